@@ -1,0 +1,190 @@
+"""The engine: numbers in, numbers out. It knows no hooks, no files and no plugins.
+
+Two implementations of one protocol: `andrea.engine.reference` in numpy, which is also the specification, and the
+CUDA one. `open_engine` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from attrs import field, frozen
+
+from andrea.engine.model import ModelConfig
+from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
+from andrea.types import Device, Precision
+
+Tokens = npt.NDArray[np.int32]
+
+
+@frozen
+class EngineConfig:
+    """Everything that decides what an engine computes.
+
+    Attributes
+    ----------
+    model
+        Shapes.
+    vocabulary
+        Ids of the tokenizer (V).
+    optimizer, schedule
+        How weights move.
+    batch_size
+        Rows of a micro-batch (B).
+    accumulation
+        Micro-batches of one update; a step has R = B x accumulation rows.
+    seed
+        Of the initial weights.
+    options
+        Switches of one implementation, for instance ``{"graph": False}``.
+    """
+
+    model: ModelConfig
+    vocabulary: int
+    optimizer: OptimizerConfig = field(factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(factory=ScheduleConfig)
+    batch_size: int = 8
+    accumulation: int = 1
+    seed: int = 0
+    options: Mapping[str, Any] = field(factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows of one step (R)."""
+        return self.batch_size * self.accumulation
+
+
+@frozen(eq=False)
+class StepResult:
+    """What one update did.
+
+    Attributes
+    ----------
+    row_losses
+        Mean loss of each row before the update, nats per token, float32 (R,).
+    grad_norm
+        Global 2-norm of the unscaled gradient before clipping.
+    learning_rate
+        Rate of this step.
+    skipped
+        True when the gradient norm was not finite and nothing moved.
+    probe_losses
+        Held-out loss (before, after) of each probe, nats per token.
+    """
+
+    row_losses: npt.NDArray[np.float32]
+    grad_norm: float
+    learning_rate: float
+    skipped: bool
+    probe_losses: Mapping[str, tuple[float, float]] = field(factory=dict)
+
+
+@frozen
+class GenerateOptions:
+    """How text is drawn.
+
+    Attributes
+    ----------
+    max_tokens
+        Tokens to add to each prompt; the context slides when it is full.
+    temperature
+        0 is greedy.
+    top_k
+        Keep the k best ids; 0 keeps all.
+    top_p
+        Keep the smallest set of ids whose probability reaches p.
+    repetition_penalty
+        Divides positive and multiplies negative logits of ids already in the row; 1 is none.
+    seed
+        Of the draws: row r, token i draws from (seed, "generate", r, i), so rows do not depend on each other.
+    stop
+        Ids that end a row; the id itself is kept as the last.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[int, ...] = ()
+
+
+@frozen
+class Buffer:
+    """One line of a memory plan: name, what it is for, shape, type and bytes."""
+
+    name: str
+    purpose: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+class Engine(Protocol):
+    """What the loop needs of an engine."""
+
+    config: EngineConfig
+
+    def train_step(
+        self, step: int, inputs: Tokens, targets: Tokens, probes: Mapping[str, tuple[Tokens, Tokens]] | None = None
+    ) -> StepResult:
+        """Do one update: forward, loss, backward, clip, AdamW.
+
+        Parameters
+        ----------
+        step
+            Number of this step, from 0: it decides the learning rate.
+        inputs, targets
+            int32 (R, T), every target valid. A pull's rows are neighbours; rows are averaged equally.
+        probes
+            By name, held-out (inputs, targets) measured before and after the update.
+        """
+
+    def evaluate(self, inputs: Tokens, targets: Tokens) -> npt.NDArray[np.float32]:
+        """Return the mean loss of each row over its valid targets, float32 (rows,); a target of -1 is not counted.
+
+        Any number of rows, any T up to the context. Changes nothing.
+        """
+
+    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
+        """Return the ids added to each prompt (at least one id long); changes nothing."""
+
+    def export_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return copies of everything that training needs.
+
+        ``weights``, ``first_moments``, ``second_moments``: float32 (P,) in the order of `andrea.engine.model.layout`;
+        ``applied_updates``: int64 (1,), which drives the bias correction; further keys belong to the engine.
+        """
+
+    def import_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `export_state` gave, bit for bit. ValueError when a key or shape does not fit."""
+
+    def memory_plan(self) -> list[Buffer]:
+        """Return every buffer that the engine holds."""
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what the numbers depend on beside the configuration: device, libraries, versions, threads."""
+
+    def close(self) -> None:
+        """Give the memory back; further calls are errors."""
+
+
+def open_engine(config: EngineConfig, device: Device, precision: Precision) -> Engine:
+    """Return the engine for a device; GPU code is imported only when the device is a card.
+
+    Raises
+    ------
+    AndreaError
+        When the device cannot run the precision, or the memory does not suffice.
+    """
+    if device.kind == "cpu":
+        from andrea.engine.reference import ReferenceEngine
+
+        return ReferenceEngine(config, precision)
+    from andrea.engine.step import CudaEngine
+
+    return CudaEngine(config, device, precision)

@@ -1,0 +1,136 @@
+"""The model's shapes: configuration, parameters in their published order, counts, and initial weights.
+
+    x = embed(token_ids) + position
+    for each layer:  x = x + attn(LN(x));  x = x + mlp(LN(x))
+    logits = LN(x) @ embed.T
+
+Axis letters: V vocabulary, C = d_model, F = 4 C, T context.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from andrea.errors import AndreaError
+from andrea.rng import Draws
+
+
+@frozen
+class ModelConfig:
+    """Shapes of the transformer.
+
+    Attributes
+    ----------
+    n_layer, n_head, d_model
+        Blocks, attention heads, width.
+    context
+        Tokens of a row (T).
+    tie_embeddings
+        The head is the token embedding; else it has its own [V, C] matrix.
+    norm_affine
+        Layer norms have gamma and beta.
+    """
+
+    n_layer: int
+    n_head: int
+    d_model: int
+    context: int = 1024
+    tie_embeddings: bool = True
+    norm_affine: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("n_layer", "n_head", "d_model", "context"):
+            if getattr(self, name) < 1:
+                raise AndreaError(f"model.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.d_model % self.n_head:
+            near = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
+            near.sort(key=lambda n: abs(n - self.n_head))
+            raise AndreaError(
+                f"model.d_model {self.d_model} is not divisible by model.n_head {self.n_head}",
+                f"n_head may be {' or '.join(str(n) for n in sorted(near[:3]))}",
+            )
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one head."""
+        return self.d_model // self.n_head
+
+
+@frozen
+class Parameter:
+    """One parameter tensor: name, shape, offset in the flat array, and whether weight decay acts on it."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    decay: bool
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def end(self) -> int:
+        """Offset one past the last element."""
+        return self.offset + self.size
+
+
+def layout(model: ModelConfig, vocabulary: int) -> list[Parameter]:
+    """Return every parameter in published order: the layout of flat arrays and of checkpoints.
+
+    Token embedding [V, C], positions [T, C]; per layer LN1 gamma, beta, W_Q, W_K, W_V, W_O, LN2 gamma, beta, W_1 [C, F],
+    W_2 [F, C] (each [in, out], row-major); final LN gamma, beta; head [V, C] when it is not tied. Decay acts on
+    matrices only: not on norms.
+    """
+    C, F = model.d_model, 4 * model.d_model
+    shapes: list[tuple[str, tuple[int, ...]]] = [("embed", (vocabulary, C)), ("position", (model.context, C))]
+
+    def norm(prefix: str) -> None:
+        if model.norm_affine:
+            shapes.extend([(f"{prefix}.gamma", (C,)), (f"{prefix}.beta", (C,))])
+
+    for i in range(model.n_layer):
+        norm(f"layer{i}.ln1")
+        shapes.extend((f"layer{i}.{name}", (C, C)) for name in ("w_q", "w_k", "w_v", "w_o"))
+        norm(f"layer{i}.ln2")
+        shapes.extend([(f"layer{i}.w_1", (C, F)), (f"layer{i}.w_2", (F, C))])
+    norm("final")
+    if not model.tie_embeddings:
+        shapes.append(("head", (vocabulary, C)))
+    result, offset = [], 0
+    for name, shape in shapes:
+        result.append(Parameter(name, shape, offset, decay=len(shape) == 2))
+        offset = result[-1].end
+    return result
+
+
+def parameter_count(model: ModelConfig, vocabulary: int) -> int:
+    """Return the number of parameters (P)."""
+    return layout(model, vocabulary)[-1].end
+
+
+def initial_weights(model: ModelConfig, vocabulary: int, seed: int) -> npt.NDArray[np.float32]:
+    """Return the weights of step 0, float32 (P,).
+
+    Embedding rows N(0, 1/C), other matrices and positions N(0, 0.02^2), W_O and W_2 further divided by
+    sqrt(2 n_layer), gamma 1, beta 0. Each tensor draws under its own name, so one shape does not disturb another.
+    """
+    parameters = layout(model, vocabulary)
+    weights = np.empty(parameters[-1].end, dtype=np.float32)
+    for p in parameters:
+        kind = p.name.rsplit(".", 1)[-1]
+        if kind in ("gamma", "beta"):
+            weights[p.offset : p.end] = 1.0 if kind == "gamma" else 0.0
+            continue
+        deviation = 0.02
+        if kind in ("embed", "head"):
+            deviation = model.d_model**-0.5
+        elif kind in ("w_o", "w_2"):
+            deviation = 0.02 / math.sqrt(2 * model.n_layer)
+        weights[p.offset : p.end] = Draws(seed, f"init.{p.name}").normal(p.size) * np.float32(deviation)
+    return weights

@@ -1,0 +1,37 @@
+"""What goes wrong by the user's hand, said in a way that helps."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AndreaError(Exception):
+    """An error of the user's: shown without a traceback, exit code 2.
+
+    Parameters
+    ----------
+    message
+        What was asked and what is wrong with it.
+    hint
+        What exists, or what to type next; shown on a line of its own.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+def nearest(wrong: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return the names in `known` that a person may have meant by `wrong`, best first."""
+    return difflib.get_close_matches(wrong, sorted(known), n=count, cutoff=0.6)
+
+
+def did_you_mean(wrong: str, known: Iterable[str]) -> str:
+    """Return `did you mean X or Y?`, or an empty text when nothing is close."""
+    close = nearest(wrong, known)
+    return f"did you mean {' or '.join(close)}?" if close else ""

@@ -1,0 +1,86 @@
+"""Randomness as a function of (seed, consumer, step, pull): nothing to save, nothing to disturb.
+
+The generator is Philox-4x64: its key is the first 128 bits of blake2b over seed and consumer name, its counter
+words are [0, 0, step, pull]. Only raw 64-bit words are drawn, and mapped to numbers by the functions below,
+because numpy may change its distributions between versions but not the words of a bit generator.
+
+References
+----------
+Salmon, Moraes, Dror, Shaw (2011), "Parallel random numbers: as easy as 1, 2, 3".
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+class Draws:
+    """The random values of one consumer at one step and pull.
+
+    Parameters
+    ----------
+    seed
+        Seed of the run.
+    consumer
+        Name of who draws, for instance ``sampler.dice``; two names never share values.
+    step, pull
+        Where in the run; any integers in [0, 2**64).
+    """
+
+    def __init__(self, seed: int, consumer: str, step: int = 0, pull: int = 0) -> None:
+        digest = hashlib.blake2b(f"{seed}:{consumer}".encode(), digest_size=16).digest()
+        key = np.frombuffer(digest, dtype="<u8")
+        self._bits = np.random.Philox(key=key, counter=np.array([0, 0, step, pull], dtype=np.uint64))
+
+    def words(self, count: int) -> npt.NDArray[np.uint64]:
+        """Return `count` raw 64-bit words, uint64 (count,)."""
+        return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
+
+    def uniform(self, count: int) -> Floats:
+        """Return numbers in [0, 1) with 53 random bits each, float64 (count,)."""
+        return (self.words(count) >> np.uint64(11)) * 2.0**-53
+
+    def integer(self, below: int) -> int:
+        """Return one integer in [0, below), unbiased: words of the incomplete last interval are drawn again."""
+        if not 0 < below < 2**63:
+            raise ValueError(f"below must be in [1, 2**63), not {below}")
+        limit = 2**64 - 2**64 % below
+        while (word := int(self.words(1)[0])) >= limit:
+            pass
+        return word % below
+
+    def permutation(self, count: int) -> npt.NDArray[np.int64]:
+        """Return the numbers 0..count-1 in random order, int64 (count,): a stable sort by random keys."""
+        return np.argsort(self.words(count), kind="stable").astype(np.int64)
+
+    def choice(self, weights: npt.ArrayLike) -> int:
+        """Return an index with probability proportional to its weight (>= 0, not all 0)."""
+        edges = np.cumsum(np.asarray(weights, dtype=np.float64))
+        if not (edges.size and np.isfinite(edges[-1]) and edges[-1] > 0):
+            raise ValueError("weights must be finite, not negative and not all zero")
+        point = float(self.uniform(1)[0]) * edges[-1]
+        return min(int(np.searchsorted(edges, point, side="right")), int(np.searchsorted(edges, edges[-1])))
+
+    def normal(self, count: int) -> npt.NDArray[np.float32]:
+        """Return standard normal values, float32 (count,).
+
+        Every 16 random bits pick one of 65,536 equally likely quantiles. The table is the same on every machine,
+        where a formula with logarithms would differ in the last bit; the extremes are +-4.3.
+        """
+        index = self.words((count + 3) // 4).astype("<u8").view("<u2")[:count]
+        return _normal_quantiles()[index]
+
+
+@functools.cache
+def _normal_quantiles() -> npt.NDArray[np.float32]:
+    inverse = NormalDist().inv_cdf
+    half = [inverse((i + 0.5) / 65536) for i in range(32768)]
+    table = np.array(half + [-value for value in reversed(half)], dtype=np.float64)
+    return (table / np.sqrt(np.mean(table**2))).astype(np.float32)
