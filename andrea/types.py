@@ -108,11 +108,12 @@ class TokenizerRequest:
 
 @frozen
 class Device:
-    """Where the engine runs: `kind` is ``cpu`` or ``cuda``; `capability` is (major, minor) of a card, else (0, 0)."""
+    """Where the engine runs: `kind` is ``cpu`` or ``cuda``; a card has a `capability` (major, minor) and an `index`."""
 
     kind: str
     name: str = ""
     capability: tuple[int, int] = (0, 0)
+    index: int = 0
 
 
 @frozen
