@@ -1,0 +1,1 @@
+"""The built-in plugins: the path is the name, so plugins/bandit/ucb1.py is bandit.ucb1."""

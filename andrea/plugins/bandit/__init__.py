@@ -1,0 +1,1 @@
+"""How promising each source is."""

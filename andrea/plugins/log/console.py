@@ -1,0 +1,117 @@
+"""What a person sees of a run, on standard error: standard output belongs to ``--json``."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from rich.console import Console as Terminal
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from andrea import AndreaError, Evaluation, Run, Sample, StepRecord, hookimpl, option, plugin
+
+
+@plugin
+class Console:
+    """Print progress, held-out losses, samples and the reasons of the end.
+
+    A terminal gets a progress bar that counts up to the schedule's horizon; a file or a pipe gets plain lines. The
+    clock is read for the speed that is shown and influences nothing, so nothing here is saved either.
+    """
+
+    every: int = option(10, help="steps between two plain lines, where there is no terminal")
+    width: int = option(160, help="characters shown of a generated text")
+    _terminal: Any = attrs.field(init=False, default=None)
+    _progress: Any = attrs.field(init=False, default=None)
+    _task: Any = attrs.field(init=False, default=None)
+    _average: float = attrs.field(init=False, default=math.nan)
+    _steps: int = attrs.field(init=False, default=0)
+    _tokens: int = attrs.field(init=False, default=0)
+    _since: float = attrs.field(init=False, default=0.0)
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Say what runs."""
+        if self.every < 1 or self.width < 1:
+            raise AndreaError(
+                f"log.console has every {self.every} and width {self.width}",
+                "both must be at least 1: --set log.console.every=10",
+            )
+        self._terminal = Terminal(stderr=True, no_color=True, highlight=False, markup=False, emoji=False)
+        self._say(
+            f"{run.name}: seed {run.seed}, {run.rows} rows of {run.context} tokens a step, schedule of {run.steps}"
+        )
+        self._say(f"{len(run.sources)} sources: {', '.join(run.sources)}")
+        self._average, self._steps, self._tokens, self._since = math.nan, 0, 0, time.perf_counter()
+        if self._terminal.is_terminal:
+            bar = (
+                TextColumn("{task.completed}/{task.total}"),
+                BarColumn(20),
+                TextColumn("{task.description}", markup=False),
+            )
+            self._progress = Progress(*bar, TimeRemainingColumn(), console=self._terminal)
+            self._task = self._progress.add_task("", total=run.steps)
+            self._progress.start()
+
+    @hookimpl
+    def on_step(self, record: StepRecord, run: Run) -> None:
+        """Show the step: in the bar always, as a line for the first step and then at every `every`-th."""
+        self._steps += 1
+        self._tokens += record.tokens
+        if not math.isfinite(self._average):
+            self._average = record.loss
+        elif math.isfinite(record.loss):
+            # Over about ten steps, so that single batches do not hide the trend.
+            self._average += 0.1 * (record.loss - self._average)
+        done = record.step + 1
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, description=self._line(record, run))
+        elif self._steps == 1 or done % self.every == 0:
+            self._say(f"step {done}/{run.steps}  {self._line(record, run)}")
+        if done % self.every == 0:
+            self._tokens, self._since = 0, time.perf_counter()
+
+    @hookimpl
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Show the held-out losses of all sources as a table."""
+        table = Table("source", "loss", "bits per byte", title=f"held out after step {evaluation.step}", box=None)
+        for name, loss in evaluation.loss.items():
+            table.add_row(name, f"{loss:.4f}", f"{evaluation.bits_per_byte[name]:.4f}")
+        table.add_row("mean", "", f"{evaluation.mean:.4f}")
+        self._terminal.print(table)
+
+    @hookimpl
+    def on_sample(self, sample: Sample) -> None:
+        """Show the beginning of every generated text, with control characters escaped."""
+        for prompt, text in zip(sample.prompts, sample.texts, strict=True):
+            self._say(f"sample after step {sample.step}: {_shown(prompt, self.width)} -> {_shown(text, self.width)}")
+
+    @hookimpl
+    def on_finish(self, record: StepRecord | None, reasons: Sequence[str]) -> None:
+        """End the bar and say why the run ended."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        where = "before the first step" if record is None else f"after step {record.step + 1}, loss {record.loss:.4f}"
+        self._say(f"finished {where}: {'; '.join(reasons) or 'no reason given'}")
+
+    def _line(self, record: StepRecord, run: Run) -> str:
+        """Return what there is to say about a step."""
+        seconds = time.perf_counter() - self._since
+        speed = f"{self._tokens / seconds:,.0f}" if seconds > 0 else "-"
+        names = ", ".join(run.sources[pull.source] for pull in record.pulls)
+        skipped = "  update skipped" if record.skipped else ""
+        numbers = f"loss {record.loss:.4f}  ema {self._average:.4f}  lr {record.learning_rate:.2e}  {speed} tok/s"
+        return f"{numbers}  {names}{skipped}"
+
+    def _say(self, line: str) -> None:
+        self._terminal.print(line, soft_wrap=True)
+
+
+def _shown(text: str, width: int) -> str:
+    """Return the first characters of a text, quoted, on one line and harmless to a terminal."""
+    return repr(text[:width]) + ("..." if len(text) > width else "")

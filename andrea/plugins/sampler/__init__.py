@@ -1,0 +1,1 @@
+"""Which source comes next."""

@@ -1,0 +1,81 @@
+"""Phases of random length with a random focus: dice decide how narrow the diet is, the bandit decides on what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from andrea import AndreaError, Choice, Limits, Run, StepRecord, combine, hookimpl, option, plugin, state
+
+Floats = npt.NDArray[np.float64]
+
+
+@plugin
+class Dice:
+    """Draw sources from a focus set that is rolled anew in every phase.
+
+    At the start of a phase: its length is drawn from `lengths`; 1d3 says how many of the best-ranked sources form the
+    focus set; 1d4 says how many of the others join at random. Rank is score x weight, untried sources (score inf)
+    first, equals in random order, and only sources that may be drawn at all (weight > 0, cap > 0). Focus sources have
+    the tentative weight 1.0, joined ones 0.5, the rest 0; then weights, floors and caps act, so a source with a floor
+    is drawn outside its phases too. A phase whose sources have all been masked ends at once.
+
+    Choosing is a question, so it only works out which phase applies; `on_step` makes it the current one.
+    """
+
+    lengths: list[int] = option(factory=lambda: [7, 14, 21, 28, 42], help="steps that a phase may last, equally likely")
+    start: int = state(0)
+    length: int = state(0)
+    focus: list[int] = state(factory=list)
+    joined: list[int] = state(factory=list)
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin without a phase: the first step rolls one."""
+        if not self.lengths or min(self.lengths) < 1:
+            raise AndreaError(
+                f"sampler.dice.lengths is {self.lengths}, which leaves a phase without steps",
+                "give one or more lengths of at least 1: --set 'sampler.dice.lengths=[7, 14, 21]'",
+            )
+        self.start, self.length, self.focus, self.joined = 0, 0, [], []
+
+    @hookimpl
+    def select_source(self, step: int, pull: int, scores: Floats, weights: Floats, limits: Limits, run: Run) -> Choice:
+        """Draw from the current phase, or from the one that starts at this step."""
+        allowed = (weights > 0) & (limits.cap > 0)
+        phase = self._current(step, allowed) or self._roll(step, scores, weights, allowed, run)
+        tentative = np.zeros(len(scores))
+        tentative[phase["focus"]] = 1.0
+        tentative[phase["joined"]] = 0.5
+        shares = combine(tentative, weights, limits)
+        source = run.draws("sampler.dice", step, pull).choice(shares)
+        return Choice(source, {**phase, "share": float(shares[source])})
+
+    @hookimpl
+    def on_step(self, record: StepRecord) -> None:
+        """Make the phase that the first pull of the step was drawn from the current one."""
+        phase = record.pulls[0].detail
+        self.start, self.length = phase["start"], phase["length"]
+        self.focus, self.joined = list(phase["focus"]), list(phase["joined"])
+
+    def _current(self, step: int, allowed: npt.NDArray[np.bool_]) -> Mapping[str, Any] | None:
+        """Return the latched phase; None when it is over or nothing in it may be drawn any more."""
+        if step >= self.start + self.length or not allowed[self.focus + self.joined].any():
+            return None
+        return {"start": self.start, "length": self.length, "focus": list(self.focus), "joined": list(self.joined)}
+
+    def _roll(
+        self, step: int, scores: Floats, weights: Floats, allowed: npt.NDArray[np.bool_], run: Run
+    ) -> Mapping[str, Any]:
+        """Return the phase that starts at a step: a function of the step and of what the sampler is given."""
+        draws = run.draws("sampler.dice.phase", step)
+        length = self.lengths[draws.integer(len(self.lengths))]
+        focused, joining = 1 + draws.integer(3), 1 + draws.integer(4)
+        shuffled = [source for source in draws.permutation(len(scores)).tolist() if allowed[source]]
+        ranked = sorted(shuffled, key=lambda source: -scores[source] * weights[source])  # stable: equals stay shuffled
+        focus = ranked[:focused]
+        others = [source for source in draws.permutation(len(scores)).tolist() if source in ranked[focused:]]
+        return {"start": step, "length": length, "focus": focus, "joined": others[:joining]}

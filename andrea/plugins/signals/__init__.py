@@ -1,0 +1,1 @@
+"""What a signal of the operating system does."""

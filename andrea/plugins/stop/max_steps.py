@@ -1,0 +1,18 @@
+"""The only stop by count."""
+
+from __future__ import annotations
+
+from andrea import Run, StepRecord, hookimpl, option, plugin
+
+
+@plugin
+class MaxSteps:
+    """Stop when `steps` updates are done; without the option, at the horizon of the learning rate's schedule."""
+
+    steps: int | None = option(None, help="total number of steps at which to stop; none: the schedule's")
+
+    @hookimpl
+    def should_stop(self, record: StepRecord, run: Run) -> str | None:
+        """Compare the completed steps with the limit."""
+        limit = run.steps if self.steps is None else self.steps
+        return f"{limit} steps are done" if record.step + 1 >= limit else None

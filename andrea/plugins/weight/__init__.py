@@ -1,0 +1,1 @@
+"""Factors on the sources, multiplied together."""
