@@ -1,0 +1,79 @@
+"""tokenizer.byte: every byte is a token; the yardstick and the smallest vocabulary."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from andrea import AndreaError, TokenizerRequest, hookimpl, plugin
+
+FILE = "byte_tokenizer.json"
+CONTENT = {"format": "andrea-byte", "version": 1, "size": 257, "bos": 256}
+
+
+@plugin
+class Byte:
+    """Ids 0-255 are the bytes, 256 begins a document; nothing is trained."""
+
+    @hookimpl
+    def make_tokenizer(self, request: TokenizerRequest) -> ByteTokenizer:
+        """Return the tokenizer; a saved one must be a byte tokenizer."""
+        if request.saved is not None:
+            check_saved(request.saved)
+        return ByteTokenizer()
+
+
+class ByteTokenizer:
+    """Text as its bytes: 257 ids."""
+
+    size = 257
+    bos = 256
+    fingerprint = hashlib.sha256(json.dumps(CONTENT, sort_keys=True).encode()).hexdigest()
+
+    def encode(self, data: bytes) -> npt.NDArray[np.int32]:
+        """Return the values of the bytes, int32 (n,)."""
+        return np.frombuffer(data, dtype=np.uint8).astype(np.int32)
+
+    def decode(self, ids: npt.ArrayLike) -> bytes:
+        """Return the bytes of any ids; `bos` gives none.
+
+        Raises
+        ------
+        AndreaError
+            When an id is not in [0, 257).
+        """
+        values = np.asarray(ids, dtype=np.int64).ravel()
+        foreign = values[(values < 0) | (values >= self.size)]
+        if foreign.size:
+            raise AndreaError(
+                f"there is no id {foreign[0]}: this tokenizer has the ids 0 to {self.size - 1}",
+                "these ids were made by another tokenizer; load the one that was saved with them",
+            )
+        return bytes(values[values != self.bos].astype(np.uint8))
+
+    def save(self, folder: Path) -> None:
+        """Write `byte_tokenizer.json`, which says that nothing else is needed."""
+        (folder / FILE).write_text(json.dumps(CONTENT, indent=1) + "\n", encoding="utf-8")
+
+
+def check_saved(folder: Path) -> None:
+    """Raise `AndreaError` unless a byte tokenizer was saved in `folder`."""
+    path = folder / FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise AndreaError(
+            f"{path} does not exist: no byte tokenizer was saved in {folder}",
+            "name the tokenizer plugin that wrote this folder",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise AndreaError(f"{path} cannot be read: {error}", "delete the folder and prepare the data again") from error
+    if content != CONTENT:
+        raise AndreaError(
+            f"{path} is not what tokenizer.byte writes: it holds {str(content)[:80]}",
+            "delete the folder and prepare the data again",
+        )
