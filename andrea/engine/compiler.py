@@ -344,16 +344,7 @@ def _reports(log: str, text: str) -> tuple[KernelReport, ...]:
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _KERNEL = re.compile(r"__global__[^;{}#]*?\bvoid\b[^;{}#]*?\b(k_\w+)\s*\(([^(){}#]*)\)\s*\{")
-_LETTERS = {
-    "float": "f",
-    "int": "i",
-    "int32": "i",
-    "unsigned": "i",
-    "uint32": "i",
-    "int64": "l",
-    "uint64": "l",
-    "long": "l",
-}
+_LETTERS = {"float": "f", "int": "i", "int32": "i", "uint32": "i", "int64": "l", "uint64": "l", "long": "l"}
 
 
 def _signatures(text: str) -> dict[str, str]:
@@ -367,7 +358,5 @@ def _signatures(text: str) -> dict[str, str]:
 def _letter(parameter: str) -> str:
     if "*" in parameter:
         return "p"
-    words = [
-        word for word in re.findall(r"\w+", parameter) if word not in ("const", "__restrict__", "__grid_constant__")
-    ]
-    return "f" if words[0] == "float" else _LETTERS.get(words[0], "?")
+    kind = next((word for word in re.findall(r"\w+", parameter) if word not in ("const", "__grid_constant__")), "")
+    return _LETTERS.get(kind, "?")
