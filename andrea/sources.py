@@ -1,0 +1,286 @@
+"""The first stage: a source description becomes documents.
+
+`read_source` asks the reader that the source names. The other functions are for readers to build on: they turn options
+into a checked object, find files, and read text, and every failure of the user's is an `AndreaError` that says what
+was asked, what exists and what to type next.
+"""
+
+from __future__ import annotations
+
+import codecs
+import glob
+import os
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import attrs
+
+from andrea.errors import AndreaError, did_you_mean, nearest
+from andrea.types import Document, SourceSpec
+
+Options = TypeVar("Options")
+_BLOCK = 1 << 20
+_PARAGRAPH_END = re.compile(r"\n[ \t\r]*\n+")
+
+
+def read_source(spec: SourceSpec, open_source: Callable[[SourceSpec], Iterable[Document] | None]) -> Iterator[Document]:
+    """Yield the documents of a source, each checked.
+
+    Parameters
+    ----------
+    spec
+        What to read.
+    open_source
+        The reader that `spec.reader` names.
+
+    Raises
+    ------
+    AndreaError
+        When the reader gives nothing, or something that is not a document.
+    """
+    documents = open_source(spec)
+    if documents is None:
+        raise AndreaError(
+            f"source {spec.name}: {spec.reader} gave no answer", "a reader returns an iterable of Document"
+        )
+    count = 0
+    for document in documents:
+        _check_document(document, spec)
+        count += 1
+        yield document
+    if count == 0:
+        raise AndreaError(
+            f"source {spec.name}: {spec.reader} found no document",
+            f"check its options: {dict(spec.options)}",
+        )
+
+
+def _check_document(document: Any, spec: SourceSpec) -> None:
+    if not isinstance(document, Document):
+        raise AndreaError(
+            f"source {spec.name}: {spec.reader} gave a {type(document).__name__}, not a Document",
+            "a reader yields Document(text=..., name=..., group=...)",
+        )
+    for field in ("text", "name", "group"):
+        if not isinstance(getattr(document, field), str):
+            kind = type(getattr(document, field)).__name__
+            raise AndreaError(f"source {spec.name}: the {field} of document {document.name!r} is a {kind}, not a text")
+    if not document.name or not document.group:
+        raise AndreaError(
+            f"source {spec.name}: document {document.name!r} of group {document.group!r} needs a name and a group",
+            "the name says where a document comes from, the group which work it is a piece of",
+        )
+
+
+# -- options of a reader -----------------------------------------------------------------------------------------------
+
+
+def read_options(spec: SourceSpec, options: type[Options]) -> Options:
+    """Make a reader's options, an attrs class, from what the source says.
+
+    Raises
+    ------
+    AndreaError
+        On an unknown option, a missing one, or a value of another type; lists the options that exist.
+    """
+    attrs.resolve_types(options)  # type: ignore[type-var]
+    fields = {field.name: field for field in attrs.fields(options)}  # type: ignore[arg-type]
+    listing = f"options of {spec.reader}: " + ", ".join(_describe(field) for field in fields.values())
+    for name, value in spec.options.items():
+        if name not in fields:
+            hint = " ".join(part for part in (did_you_mean(name, fields), listing) if part)
+            raise AndreaError(f"source {spec.name}: {spec.reader} has no option {name!r}", hint)
+        if not _fits(value, fields[name].type):
+            wanted = _type_name(fields[name].type)
+            raise AndreaError(f"source {spec.name}: {spec.reader}.{name} is {value!r}, not {wanted}", listing)
+    missing = [n for n, field in fields.items() if field.default is attrs.NOTHING and n not in spec.options]
+    if missing:
+        raise AndreaError(f"source {spec.name}: {spec.reader} needs the option {missing[0]!r}", listing)
+    return options(**spec.options)
+
+
+def _describe(field: attrs.Attribute[Any]) -> str:
+    return f"{field.name} ({_type_name(field.type)}{', needed' if field.default is attrs.NOTHING else ''})"
+
+
+def _type_name(kind: Any) -> str:
+    if isinstance(kind, types.UnionType) or get_origin(kind) is Union:
+        return " or ".join(_type_name(part) for part in get_args(kind))
+    if get_origin(kind) is list:
+        return f"list of {_type_name(get_args(kind)[0])}"
+    return {str: "text", int: "integer", bool: "true/false", type(None): "null"}.get(kind, str(kind))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if isinstance(kind, types.UnionType) or get_origin(kind) is Union:
+        return any(_fits(value, part) for part in get_args(kind))
+    if get_origin(kind) is list:
+        return isinstance(value, (list, tuple)) and all(_fits(item, get_args(kind)[0]) for item in value)
+    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn the operating system's refusal into an error of the user's that names the path."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or path
+        hint = "check who may read it: `ls -ld`" if isinstance(error, PermissionError) else ""
+        raise AndreaError(f"cannot read {place}: {error.strerror or error}", hint) from error
+
+
+def find_files(paths: str | Sequence[str], suffixes: Sequence[str] = ()) -> list[tuple[Path, str]]:
+    """Find files by path: a file, a folder (everything below it), a glob pattern, or a list of these.
+
+    Parameters
+    ----------
+    paths
+        What the user gave.
+    suffixes
+        In a folder only files that end so, lower case; empty takes all. A file or a pattern is taken as it is.
+
+    Returns
+    -------
+    list of (path, name)
+        The name is relative to the folder that was given, with ``/`` between parts, so it is the same on every
+        machine; sorted within each given path. Hidden files and folders are left out.
+
+    Raises
+    ------
+    AndreaError
+        When a path does not exist, cannot be read, or gives no file.
+    """
+    found: list[tuple[Path, str]] = []
+    for text in [paths] if isinstance(paths, str) else paths:
+        root = Path(text).expanduser()
+        with reading(root):
+            if root.is_dir():
+                files = _files_below(root, tuple(suffixes))
+            elif root.exists():
+                files = [(root, root.name)]
+            else:
+                files = _files_matching(root)
+        if not files:
+            wanted = " or ".join(suffixes) or "any"
+            raise AndreaError(f"{root} holds no file ({wanted})", "give another path, or other suffixes")
+        found += files
+    return found
+
+
+def _files_below(root: Path, suffixes: tuple[str, ...]) -> list[tuple[Path, str]]:
+    def refuse(error: OSError) -> None:
+        raise error  # os.walk would pass over a folder that it cannot read, and the data would silently shrink
+
+    found = []
+    for folder, folders, files in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if not name.startswith(".") and (not suffixes or name.lower().endswith(suffixes)):
+                path = Path(folder, name)
+                found.append((path, path.relative_to(root).as_posix()))
+    return sorted(found, key=lambda item: item[1])
+
+
+def _files_matching(pattern: Path) -> list[tuple[Path, str]]:
+    if not glob.has_magic(str(pattern)):
+        raise _missing(pattern)
+    magic = next(i for i, part in enumerate(pattern.parts) if glob.has_magic(part))
+    root = Path(*pattern.parts[:magic]) if magic else Path()
+    if not root.is_dir():
+        raise _missing(root)
+    os.scandir(root).close()  # glob passes over what it cannot read
+    found = root.glob(str(Path(*pattern.parts[magic:])))
+    return sorted(((p, p.relative_to(root).as_posix()) for p in found if p.is_file()), key=lambda item: item[1])
+
+
+def _missing(path: Path) -> AndreaError:
+    existing = path.parent
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    inside = sorted(entry.name for entry in existing.iterdir()) if existing.is_dir() else []
+    close = nearest(path.name, inside) or inside[:5]
+    return AndreaError(f"{path} does not exist", f"{existing.resolve()} holds: {', '.join(close) or 'nothing'}")
+
+
+def read_text(path: Path) -> Iterator[str]:
+    """Yield the text of a UTF-8 file in blocks of about a megabyte, without a byte order mark at its start.
+
+    Raises
+    ------
+    AndreaError
+        When the file cannot be read, or is not UTF-8: names the file and the offset of the offending byte.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    offset, first = 0, True
+    with reading(path), path.open("rb") as file:
+        while True:
+            block = file.read(_BLOCK)
+            pending = len(decoder.getstate()[0])
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                raise not_utf8(path, offset - pending + error.start, error.object[error.start]) from error
+            offset += len(block)
+            if first and text:
+                text, first = text.removeprefix("\ufeff"), False
+            if text:
+                yield text
+            if not block:
+                return
+
+
+def not_utf8(path: Path, offset: int, byte: int) -> AndreaError:
+    """Return the error for a byte that cannot be part of UTF-8 text."""
+    return AndreaError(
+        f"{path} is not UTF-8: byte {offset} is 0x{byte:02x}",
+        f"find out its encoding and convert it, for instance: iconv -f ISO-8859-1 -t UTF-8 {path}",
+    )
+
+
+def cut_text(blocks: Iterable[str], chunk: int) -> Iterator[str]:
+    """Cut a long text into pieces of about `chunk` characters; joined they are the text again.
+
+    A piece ends at the end of a paragraph if there is one between half and one and a half chunks, the nearest to one
+    chunk; else at the end of a line, else at a space, else anywhere. A text below two chunks stays whole, so that no
+    piece is shorter than half a chunk. 0 cuts nothing.
+
+    Parameters
+    ----------
+    blocks
+        The text in blocks of any length; no more than two chunks and a block are held in memory.
+    chunk
+        Characters.
+    """
+    if chunk < 0:
+        raise AndreaError(f"chunk is {chunk}", "give the characters of a piece, or 0 to keep works whole")
+    buffer = ""
+    for block in blocks:
+        buffer += block
+        start = 0
+        while chunk and len(buffer) - start >= 2 * chunk:
+            end = _piece_end(buffer, start, chunk)
+            yield buffer[start:end]
+            start = end
+        buffer = buffer[start:]
+    if buffer:
+        yield buffer
+
+
+def _piece_end(text: str, start: int, chunk: int) -> int:
+    low, high = start + max(1, chunk // 2), start + max(1, chunk * 3 // 2)
+    ends = [match.end() for match in _PARAGRAPH_END.finditer(text, low, high)]
+    if ends:
+        return min(ends, key=lambda end: abs(end - start - chunk))
+    for mark in ("\n", " "):
+        found = text.rfind(mark, low, high)
+        if found >= 0:
+            return found + 1
+    return start + chunk

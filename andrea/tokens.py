@@ -1,0 +1,770 @@
+"""The second stage: documents become token files, and come back as memory maps.
+
+First the `.btok` format (docs/formats.md describes it byte by byte), then the held-out split, then `prepare`, which
+takes the sources of an experiment to token files in a cache where a file's name is the digest of all that decides its
+content. So nothing in the cache is ever rewritten, an interrupted preparation goes on where it was, and two
+experiments share what they have in common.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import struct
+import sys
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import field, frozen
+
+from andrea.errors import AndreaError
+from andrea.filters import KeepDocument, Report, keep
+from andrea.rng import Draws
+from andrea.sources import read_source, reading
+from andrea.types import Document, SourceSpec, Tokenizer, TokenizerRequest
+
+MAGIC = b"\x93BTOK\r\n\x1a"
+VERSION = 1
+_HEADER = struct.Struct("<8sIIQQQQII64s32s")  # magic .. digest of the body, see docs/formats.md
+_HEADER_BYTES = _HEADER.size + 32  # and the digest of the header itself
+_REPORT_EVERY = 256  # documents between two calls of progress and stopped
+
+
+# -- the .btok file ----------------------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class TokenFile:
+    """A token file, memory-mapped.
+
+    Every document is `bos` and then its ids; the documents stand end to end.
+
+    Attributes
+    ----------
+    path
+        Where it is.
+    documents
+        Their number (D).
+    bytes
+        UTF-8 bytes of all texts.
+    bos, vocabulary, fingerprint
+        Of the tokenizer that made it.
+    sha256
+        Digest of everything behind the header.
+    tokens
+        All ids, `bos` included: uint16 (N,), or uint32 when the vocabulary is larger than 65,536.
+    offsets
+        Where each document begins in `tokens`, and N: uint64 (D + 1,).
+    token_bytes
+        Bytes that each id stands for, 0 for `bos`: uint32 (vocabulary,). With it the bytes of any stretch of tokens
+        are known, so bits per byte are exact.
+    """
+
+    path: Path
+    documents: int
+    bytes: int
+    bos: int
+    vocabulary: int
+    fingerprint: str
+    sha256: str
+    tokens: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
+    offsets: npt.NDArray[np.uint64] = field(repr=False)
+    token_bytes: npt.NDArray[np.uint32] = field(repr=False)
+
+    @classmethod
+    def open(cls, path: Path, fingerprint: str | None = None) -> TokenFile:
+        """Open a token file.
+
+        Raises
+        ------
+        AndreaError
+            When it is missing, cut short, of another format or version, damaged in its header, or made by another
+            tokenizer than the one with `fingerprint`.
+        """
+        with reading(path):
+            if not path.exists():
+                raise AndreaError(f"{path} does not exist", "prepare the data again: andrea prepare EXPERIMENT")
+            with path.open("rb") as file:
+                header = file.read(_HEADER_BYTES)
+            size = path.stat().st_size
+        _, _, width, length, documents, count, text_bytes, bos, vocabulary, made_by, body = _parse(path, header)
+        if size != length:
+            raise AndreaError(
+                f"{path} is {'cut short' if size < length else 'too long'}: {size} bytes, {length} expected", _AGAIN
+            )
+        found = made_by.rstrip(b"\0").decode("ascii")
+        if fingerprint is not None and found != fingerprint:
+            raise AndreaError(
+                f"{path} was made by another tokenizer: it has the fingerprint {found[:16]}, not {fingerprint[:16]}",
+                "prepare the data for this tokenizer: andrea prepare EXPERIMENT",
+            )
+        kind = np.dtype(f"<u{width}")
+        raw = np.memmap(path, mode="r")
+        token_bytes = raw[_HEADER_BYTES : _HEADER_BYTES + 4 * vocabulary].view("<u4")
+        start = _aligned(_HEADER_BYTES + 4 * vocabulary)
+        tokens = raw[start : start + count * width].view(kind)
+        start = _aligned(start + count * width)
+        offsets = raw[start : start + 8 * (documents + 1)].view("<u8")
+        return cls(path, documents, text_bytes, bos, vocabulary, found, body.hex(), tokens, offsets, token_bytes)
+
+    def document(self, index: int) -> npt.NDArray[np.int32]:
+        """Return the ids of a document without `bos`, int32 (n,)."""
+        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
+        return self.tokens[start + 1 : end].astype(np.int32)
+
+    def verify(self) -> None:
+        """Read the whole file and compare its digest.
+
+        Raises
+        ------
+        AndreaError
+            When a byte has changed since it was written.
+        """
+        digest = hashlib.sha256()
+        with reading(self.path), self.path.open("rb") as file:
+            file.seek(_HEADER_BYTES)
+            while block := file.read(1 << 20):
+                digest.update(block)
+        if digest.hexdigest() != self.sha256:
+            raise AndreaError(
+                f"{self.path} is damaged: its content does not have the digest that its header says", _AGAIN
+            )
+
+
+_AGAIN = "delete it and prepare the data again: andrea prepare EXPERIMENT"
+
+
+def _parse(path: Path, header: bytes) -> tuple[Any, ...]:
+    if not header.startswith(MAGIC[: len(header)]):
+        raise AndreaError(f"{path} is not a token file: it begins with {header[:8]!r}", "give a .btok file")
+    if len(header) < _HEADER_BYTES:
+        raise AndreaError(f"{path} is cut short: {len(header)} bytes, not even a whole header", _AGAIN)
+    fields = _HEADER.unpack(header[: _HEADER.size])
+    if fields[1] != VERSION:
+        raise AndreaError(
+            f"{path} has version {fields[1]} of the token file format; this andrea reads version {VERSION}",
+            "prepare the data again with this andrea: andrea prepare EXPERIMENT",
+        )
+    if hashlib.sha256(header[: _HEADER.size]).digest() != header[_HEADER.size :]:
+        raise AndreaError(f"{path} is damaged: its header does not have its digest", _AGAIN)
+    return fields
+
+
+def _aligned(position: int) -> int:
+    return (position + 7) // 8 * 8
+
+
+class TokenWriter:
+    """Writes a token file under a temporary name; only a finished one gets its own.
+
+    A context manager: leaving it normally finishes the file (fsync, then rename), leaving it by an exception removes
+    what was written.
+
+    Parameters
+    ----------
+    path
+        Where the finished file will be.
+    tokenizer
+        Encodes the documents.
+    lengths
+        What `bytes_of_tokens` says of it, when it has been asked already.
+    """
+
+    def __init__(self, path: Path, tokenizer: Tokenizer, lengths: npt.NDArray[np.uint32] | None = None) -> None:
+        self._path, self._tokenizer = path, tokenizer
+        self._kind = np.dtype("<u2" if tokenizer.size <= 65536 else "<u4")
+        self._token_bytes = bytes_of_tokens(tokenizer) if lengths is None else lengths
+        self._offsets = array("Q", [0])
+        self._bytes = 0
+        self._digest = hashlib.sha256()
+        self._fingerprint = tokenizer.fingerprint.encode("ascii")
+        if not 0 < len(self._fingerprint) <= 64:
+            raise ValueError(f"a tokenizer's fingerprint has 1 to 64 characters, not {len(self._fingerprint)}")
+
+    def __enter__(self) -> TokenWriter:
+        self._partial = partial_name(self._path)
+        self._file: IO[bytes] = self._partial.open("wb", buffering=1 << 20)
+        self._file.write(bytes(_HEADER_BYTES))
+        self._put(self._token_bytes.tobytes())
+        self._pad(4 * self._tokenizer.size)
+        return self
+
+    def add(self, data: bytes) -> None:
+        """Encode a document and append it.
+
+        Raises
+        ------
+        ValueError
+            When the tokenizer gives ids outside its vocabulary or `bos`, or ids that stand for another number of
+            bytes than it was given: the fault of the tokenizer plugin.
+        """
+        ids = np.asarray(self._tokenizer.encode(data))
+        if ids.size and (ids.min() < 0 or ids.max() >= self._tokenizer.size or (ids == self._tokenizer.bos).any()):
+            raise ValueError(f"the tokenizer gave an id that is bos or outside [0, {self._tokenizer.size})")
+        if int(self._token_bytes[ids].sum()) != len(data):
+            raise ValueError("the tokenizer gave ids that stand for more or fewer bytes than the document has")
+        document = np.empty(ids.size + 1, dtype=self._kind)
+        document[0], document[1:] = self._tokenizer.bos, ids
+        self._put(document.tobytes())
+        self._offsets.append(self._offsets[-1] + document.size)
+        self._bytes += len(data)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            with suppress(OSError):  # a full disk has been reported already, and closing would report it again
+                self._file.close()
+            self._partial.unlink(missing_ok=True)  # gone already when it was renamed
+
+    def _finish(self) -> None:
+        count = self._offsets[-1]
+        self._pad(count * self._kind.itemsize)
+        self._put(np.array(self._offsets, dtype="<u8").tobytes())
+        header = _HEADER.pack(
+            MAGIC,
+            VERSION,
+            self._kind.itemsize,
+            self._file.tell(),
+            len(self._offsets) - 1,
+            count,
+            self._bytes,
+            self._tokenizer.bos,
+            self._tokenizer.size,
+            self._fingerprint,
+            self._digest.digest(),
+        )
+        self._file.seek(0)
+        self._file.write(header + hashlib.sha256(header).digest())
+        publish(self._file, self._path)
+
+    def _put(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+
+    def _pad(self, length: int) -> None:
+        self._put(bytes(-length % 8))
+
+
+def bytes_of_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.uint32]:
+    """Return how many bytes each id stands for, uint32 (vocabulary,)."""
+    return np.array([len(tokenizer.decode([i])) for i in range(tokenizer.size)], dtype="<u4")
+
+
+def partial_name(path: Path) -> Path:
+    """Return the name under which a file is written until it is whole."""
+    return path.with_name(path.name + ".partial")
+
+
+def publish(file: IO[bytes], path: Path) -> None:
+    """Give a written file its name, such that after a crash there is either the whole file or none."""
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
+    partial_name(path).replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":  # elsewhere a folder cannot be opened, and a rename needs no such help
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    with partial_name(path).open("wb") as file:
+        file.write(data)
+        publish(file, path)
+
+
+# -- the held-out split ------------------------------------------------------------------------------------------------
+
+
+def group_hash(group: str) -> int:
+    """Return the 64-bit hash of a work's name, the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(group.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+def is_held_out(group: str, share: float) -> bool:
+    """Say whether a work is held out by its hash alone."""
+    return group_hash(group) < int(share * 2.0**64)
+
+
+def held_out_mask(hashes: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
+    """Return which documents of a source are held out, bool (D,), by the hashes of their groups.
+
+    The rule of `is_held_out`, with both sides never empty: if no group is held out, the one with the lowest hash is;
+    if all are, the one with the highest is not. A source that is one single work gives its last documents, at least
+    one.
+
+    Raises
+    ------
+    AndreaError
+        When there is only one document, which cannot be on both sides.
+    """
+    if not 0 < share < 1:
+        raise AndreaError(f"the held-out share is {share}", "give a number between 0 and 1, for instance 0.05")
+    if len(hashes) < 2:
+        raise AndreaError(
+            "one document alone cannot be split into a training and a held-out part",
+            "add more text, or have it cut into smaller pieces, for instance with the reader's option `chunk`",
+        )
+    lowest, highest = hashes.min(), hashes.max()
+    if lowest == highest:
+        mask = np.zeros(len(hashes), dtype=bool)
+        mask[-max(1, int(len(hashes) * share)) :] = True
+        return mask
+    mask = hashes < np.uint64(int(share * 2.0**64))
+    if not mask.any():
+        mask = hashes == lowest
+    elif mask.all():
+        mask = hashes != highest
+    return mask
+
+
+# -- preparation -------------------------------------------------------------------------------------------------------
+
+
+class StoppedError(AndreaError):
+    """The user asked a preparation to stop; what was finished is kept."""
+
+    def __init__(self) -> None:
+        super().__init__("the preparation was stopped; what was finished is kept", "the same command again goes on")
+
+
+@frozen(eq=False)
+class PreparedSource:
+    """A source as token files.
+
+    Attributes
+    ----------
+    name
+        Of the source.
+    train, held_out
+        Paths of the token files.
+    manifest
+        Counts, bytes, digests and the report of what was dropped: plain values, the same on every machine.
+    """
+
+    name: str
+    train: Path
+    held_out: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the manifest: two sources with the same digest give the same batches."""
+        return _digest(self.manifest)
+
+
+@frozen(eq=False)
+class Prepared:
+    """The data of an experiment, ready to be trained on.
+
+    Attributes
+    ----------
+    tokenizer
+        That made the token files.
+    tokenizer_folder
+        Where it was saved.
+    sources
+        In the order in which they were given.
+    words
+        A sorted text file of the training words that occur at least twice, one a line.
+    sha256
+        Digest of the record in the cache from which `reopen` finds all of this again.
+    """
+
+    tokenizer: Tokenizer
+    tokenizer_folder: Path
+    sources: tuple[PreparedSource, ...]
+    words: Path
+    sha256: str
+
+    def known_words(self) -> frozenset[str]:
+        """Return the training words that occur at least twice, lower case."""
+        with reading(self.words):
+            return frozenset(self.words.read_text(encoding="utf-8").split("\n")[:-1])
+
+
+@frozen(eq=False)
+class _Task:
+    """What every stage of one preparation needs to know."""
+
+    cache: Path
+    share: float
+    mix: Mapping[str, float]
+    make_tokenizer: Callable[[TokenizerRequest], Tokenizer]
+    tokenizer_key: str
+    progress: Callable[[str, int, int], None]
+    stopped: Callable[[], bool]
+
+    def tick(self, stage: str, done: int, total: int = 0) -> None:
+        """Report progress, and leave if the user wants to."""
+        self.progress(stage, done, total)
+        if self.stopped():
+            raise StoppedError
+
+    def counted(self, stage: str, indices: npt.NDArray[np.int64]) -> Iterator[int]:
+        """Yield the indices, with a tick now and then."""
+        for done, index in enumerate(indices.tolist()):
+            if done % _REPORT_EVERY == 0:
+                self.tick(stage, done, len(indices))
+            yield index
+        self.tick(stage, len(indices), len(indices))
+
+    def place(self, folder: str, name: str) -> Path:
+        """Return the path of a file in the cache, whose folder then exists."""
+        (self.cache / folder).mkdir(parents=True, exist_ok=True)
+        return self.cache / folder / name
+
+
+def prepare(
+    sources: Sequence[SourceSpec],
+    *,
+    open_source: Callable[[SourceSpec], Iterable[Document] | None],
+    keep_document: KeepDocument,
+    make_tokenizer: Callable[[TokenizerRequest], Tokenizer],
+    tokenizer_key: str,
+    cache: Path,
+    held_out_share: float = 0.05,
+    mix: Mapping[str, float] | None = None,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Prepared:
+    """Take sources to token files, or find in the cache that it was done before.
+
+    Parameters
+    ----------
+    sources
+        What to read, each with a name of its own.
+    open_source, keep_document, make_tokenizer
+        The hooks' answers.
+    tokenizer_key
+        Says which tokenizer is made: the plugin's name, version and options. Another key trains another tokenizer.
+    cache
+        Folder of prepared files; made when it does not exist.
+    held_out_share
+        Share of the works kept from training, in (0, 1).
+    mix
+        Share of each source in the tokenizer's training text; equal when not given.
+    progress
+        Called with (stage, done, total), total 0 when it is not known.
+    stopped
+        Asked as often; True ends the preparation with `StoppedError`.
+
+    Raises
+    ------
+    AndreaError
+        On a source that cannot be read or of which nothing is left, a full disk, a cache that cannot be written.
+    """
+    task = _Task(cache, held_out_share, _shares(sources, mix), make_tokenizer, tokenizer_key, progress, stopped)
+    with _writing(cache), _locked(cache), ExitStack() as opened:
+        stores = []
+        for spec in sources:
+            file = opened.enter_context(tempfile.TemporaryFile(dir=cache))
+            documents = read_source(spec, open_source)
+            stores.append(_Store(spec, file, documents, keep_document, task))
+        tokenizer, folder = _obtain_tokenizer(stores, task)
+        words = _write_words(stores, task)
+        lengths = bytes_of_tokens(tokenizer)
+        prepared = tuple(_encode_source(store, tokenizer, lengths, task) for store in stores)
+        return _record(prepared, tokenizer, folder, words, task)
+
+
+def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest], Tokenizer]) -> Prepared:
+    """Open exactly the data that an earlier preparation made, by its `Prepared.sha256`; nothing is read or trained.
+
+    Raises
+    ------
+    AndreaError
+        When a part of it is gone or is not what it was.
+    """
+    path = cache / "prepared" / f"{sha256}.json"
+    if not path.exists():
+        raise AndreaError(
+            f"the prepared data {sha256[:16]} is not in {cache}",
+            "prepare it again, from the same sources it will be the same: andrea prepare EXPERIMENT",
+        )
+    with reading(path):
+        record = json.loads(path.read_bytes())
+    if _digest(record) != sha256:
+        raise AndreaError(f"{path} is damaged: it does not have the digest that is its name", _AGAIN)
+    folder, words = cache / "tokenizers" / record["tokenizer"]["folder"], cache / "words" / record["words"]
+    for part in (folder, words):
+        if not part.exists():
+            raise AndreaError(f"{part} is gone", "prepare the data again: andrea prepare EXPERIMENT")
+    tokenizer = make_tokenizer(TokenizerRequest(_no_sample, saved=folder))
+    if tokenizer.fingerprint != record["tokenizer"]["fingerprint"]:
+        raise AndreaError(
+            f"the tokenizer in {folder} is not what it was: its fingerprint is {tokenizer.fingerprint[:16]}, "
+            f"not {record['tokenizer']['fingerprint'][:16]}",
+            _AGAIN,
+        )
+    sources = tuple(_reopen_source(cache, manifest) for manifest in record["sources"])
+    return Prepared(tokenizer, folder, sources, words, sha256)
+
+
+def _no_sample(limit: int) -> Iterator[bytes]:
+    raise ValueError("a saved tokenizer is loaded, not trained: there is no sample")
+
+
+def _reopen_source(cache: Path, manifest: Mapping[str, Any]) -> PreparedSource:
+    paths = []
+    for side in ("train", "held_out"):
+        file = TokenFile.open(cache / "tokens" / manifest[side]["file"], manifest["tokenizer"])
+        if file.sha256 != manifest[side]["sha256"]:
+            raise AndreaError(f"{file.path} is not what it was: it has another digest than the run recorded", _AGAIN)
+        paths.append(file.path)
+    return PreparedSource(manifest["source"], paths[0], paths[1], manifest)
+
+
+# -- stages of a preparation -------------------------------------------------------------------------------------------
+
+
+def _shares(sources: Sequence[SourceSpec], mix: Mapping[str, float] | None) -> dict[str, float]:
+    """Check the names and return the share of each source, normalised."""
+    names = [spec.name for spec in sources]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not names or twice:
+        raise AndreaError(
+            f"two sources are called {twice[0]}" if twice else "there is no source", "name each source once"
+        )
+    mix = dict.fromkeys(names, 1.0) if mix is None else mix
+    if unknown := sorted(set(mix) - set(names)):
+        raise AndreaError(f"the mix names {unknown[0]!r}, which is no source", f"sources: {', '.join(names)}")
+    total = sum(mix.values())
+    if not (all(share >= 0 for share in mix.values()) and 0 < total < float("inf")):
+        raise AndreaError(f"the mix {dict(mix)} is not a set of shares", "give numbers from 0 up, not all 0")
+    return {name: mix.get(name, 0.0) / total for name in names}
+
+
+class _Store:
+    """The kept documents of one source, in a temporary file without a name that vanishes with the process.
+
+    A source is so read only once, and what is hashed is what is encoded.
+    """
+
+    def __init__(
+        self, spec: SourceSpec, file: IO[bytes], documents: Iterable[Document], ask: KeepDocument, task: _Task
+    ) -> None:
+        self.spec, self._file = spec, file
+        self.report = Report()
+        digest, hashes, offsets = hashlib.sha256(), array("Q"), array("Q", [0])
+        for document, data in keep(documents, spec.name, ask, self.report):
+            if len(hashes) % _REPORT_EVERY == 0:
+                task.tick(f"reading {spec.name}", len(hashes))
+            for part in (document.name.encode(errors="surrogatepass"), document.group.encode(errors="surrogatepass")):
+                digest.update(struct.pack("<Q", len(part)) + part)
+            digest.update(struct.pack("<Q", len(data)) + data)
+            file.write(data)
+            hashes.append(group_hash(document.group))
+            offsets.append(offsets[-1] + len(data))
+        task.tick(f"reading {spec.name}", len(hashes))
+        self.sha256 = digest.hexdigest()
+        self._offsets = np.array(offsets, dtype=np.int64)
+        held_out = self._split(np.array(hashes, dtype=np.uint64), task.share)
+        self.train = np.flatnonzero(~held_out)
+        # Shuffled, so that the first rows of the file, which evaluations use, come from all held-out works.
+        self.held_out = np.flatnonzero(held_out)
+        self.held_out = self.held_out[Draws(0, "held_out.order").permutation(self.held_out.size)]
+
+    def _split(self, hashes: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
+        name, dropped = self.spec.name, self.report.dropped
+        if not hashes.size:
+            reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(dropped.items()))
+            raise AndreaError(f"source {name}: every document was dropped: {reasons}", "loosen or remove a filter")
+        try:
+            return held_out_mask(hashes, share)
+        except AndreaError as error:
+            raise AndreaError(f"source {name}: {error.message}", error.hint) from error
+
+    def read(self, index: int) -> bytes:
+        """Return the text of a document in UTF-8."""
+        self._file.seek(int(self._offsets[index]))
+        return self._file.read(int(self._offsets[index + 1] - self._offsets[index]))
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Return the bytes of each training document."""
+        return np.diff(self._offsets)[self.train]
+
+    def sample(self, budget: int) -> Iterator[bytes]:
+        """Yield training documents from all over the source, at most `budget` bytes."""
+        order = Draws(0, "tokenizer.sample").permutation(self.train.size)
+        count = int(np.searchsorted(np.cumsum(self.lengths()[order]), budget, side="right"))
+        if count == 0 and budget > 0:  # not even one: its beginning, cut between two characters
+            yield self.read(int(self.train[order[0]]))[:budget].decode(errors="ignore").encode()
+        for index in np.sort(self.train[order[:count]]):
+            yield self.read(int(index))
+
+
+def sample_budgets(available: Sequence[int], shares: Sequence[float], limit: int) -> list[int]:
+    """Return the bytes that each source gives to a sample of `limit` bytes.
+
+    Each gives its share of the mix; what a source is too small to give, the others give in proportion.
+    """
+    room, share = np.asarray(available, dtype=np.float64), np.asarray(shares, dtype=np.float64)
+    full = share <= 0
+    budget = np.zeros_like(room)
+    while not full.all():
+        offer = (limit - budget[full].sum()) * share / share[~full].sum()
+        short = ~full & (offer >= room)
+        if not short.any():
+            budget[~full] = offer[~full]
+            break
+        budget[short] = room[short]
+        full |= short
+    return [int(value) for value in budget]
+
+
+def _sample(stores: Sequence[_Store], mix: Mapping[str, float], limit: int) -> Iterator[bytes]:
+    available = [int(store.lengths().sum()) for store in stores]
+    budgets = sample_budgets(available, [mix[store.spec.name] for store in stores], limit)
+    for store, budget in zip(stores, budgets, strict=True):
+        yield from store.sample(budget)
+
+
+def _obtain_tokenizer(stores: Sequence[_Store], task: _Task) -> tuple[Tokenizer, Path]:
+    """Load the tokenizer of this key and this training text, after training it if there is none yet."""
+    texts = [[store.sha256, task.mix[store.spec.name]] for store in stores]
+    folder = task.place("tokenizers", _digest([task.tokenizer_key, task.share, texts])[:32])
+    sample = functools.partial(_sample, stores, task.mix)
+    trained = None
+    if not folder.is_dir():
+        task.tick("training the tokenizer", 0, 1)
+        trained = task.make_tokenizer(TokenizerRequest(sample))
+        _publish_tokenizer(trained, folder)
+        task.tick("training the tokenizer", 1, 1)
+    tokenizer = task.make_tokenizer(TokenizerRequest(sample, saved=folder))
+    if trained is not None and trained.fingerprint != tokenizer.fingerprint:
+        shutil.rmtree(folder)
+        raise ValueError("the tokenizer that was saved and loaded is not the one that was trained")
+    return tokenizer, folder
+
+
+def _publish_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    partial = partial_name(folder)
+    partial.mkdir()
+    tokenizer.save(partial)
+    for path in sorted(partial.rglob("*")):
+        if path.is_file():
+            with path.open("rb+") as file:
+                os.fsync(file.fileno())
+    _sync_folder(partial)
+    partial.rename(folder)
+    _sync_folder(folder.parent)
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text, lower case: the longest runs of letters, digits and apostrophes."""
+    return _WORD.findall(text.lower())
+
+
+_WORD = re.compile(r"(?:[^\W_]|')+")
+
+
+def _write_words(stores: Sequence[_Store], task: _Task) -> Path:
+    path = task.place("words", _digest([task.share, [store.sha256 for store in stores]])[:32] + ".txt")
+    if path.exists():
+        return path
+    count: Counter[str] = Counter()
+    for store in stores:
+        for index in task.counted(f"counting words of {store.spec.name}", store.train):
+            count.update(split_words(store.read(index).decode()))
+    words = sorted(word for word, times in count.items() if times >= 2)
+    _write_whole(path, "".join(f"{word}\n" for word in words).encode())
+    return path
+
+
+def _encode_source(store: _Store, tokenizer: Tokenizer, lengths: npt.NDArray[np.uint32], task: _Task) -> PreparedSource:
+    key = _digest([VERSION, store.sha256, tokenizer.fingerprint, task.share])[:32]
+    manifest: dict[str, Any] = {
+        "source": store.spec.name,
+        "reader": store.spec.reader,
+        "content": store.sha256,
+        "tokenizer": tokenizer.fingerprint,
+        "held_out_share": task.share,
+        **store.report.to_json(),
+    }
+    paths = []
+    for side, indices in (("train", store.train), ("held_out", store.held_out)):
+        path = task.place("tokens", f"{key}.{side}.btok")
+        if not path.exists():
+            with TokenWriter(path, tokenizer, lengths) as writer:
+                for index in task.counted(f"encoding {store.spec.name}", indices):
+                    writer.add(store.read(index))
+        file = TokenFile.open(path, tokenizer.fingerprint)
+        manifest[side] = {
+            "file": path.name,
+            "documents": file.documents,
+            "tokens": int(file.tokens.size),
+            "bytes": file.bytes,
+            "sha256": file.sha256,
+        }
+        paths.append(path)
+    return PreparedSource(store.spec.name, paths[0], paths[1], manifest)
+
+
+def _record(
+    sources: tuple[PreparedSource, ...], tokenizer: Tokenizer, folder: Path, words: Path, task: _Task
+) -> Prepared:
+    """Write, last of all, what `reopen` needs, under the digest of its content."""
+    record = {
+        "tokenizer": {"folder": folder.name, "fingerprint": tokenizer.fingerprint},
+        "words": words.name,
+        "sources": [source.manifest for source in sources],
+    }
+    sha256 = _digest(record)
+    path = task.place("prepared", f"{sha256}.json")
+    if not path.exists():
+        _write_whole(path, json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+    return Prepared(tokenizer, folder, sources, words, sha256)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@contextmanager
+def _writing(cache: Path) -> Iterator[None]:
+    """Turn the operating system's refusal to write into an error of the user's."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or cache
+        raise AndreaError(
+            f"cannot write prepared data at {place}: {error.strerror or error}",
+            "make room or choose another folder; what was finished is kept, and the same command goes on from there",
+        ) from error
+
+
+@contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    """Let one preparation at a time work in a cache, and clear away what a killed one left half written."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as file:
+        if sys.platform != "win32":
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends, however it ends
+        for path in sorted(cache.glob("*/*.partial")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        yield
