@@ -43,7 +43,7 @@ class Console:
             )
         self._terminal = Terminal(stderr=True, no_color=True, highlight=False, markup=False, emoji=False)
         self._say(
-            f"{run.name}: seed {run.seed}, {run.rows} rows of {run.context} tokens a step, schedule of {run.steps}"
+            f"{run.name}: seed {run.seed}, {run.rows} x {run.context} tokens a step, a schedule of {run.steps} steps"
         )
         self._say(f"{len(run.sources)} sources: {', '.join(run.sources)}")
         self._average, self._steps, self._tokens, self._since = math.nan, 0, 0, time.perf_counter()

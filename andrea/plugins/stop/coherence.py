@@ -76,13 +76,14 @@ def score_texts(texts: Sequence[str], known_words: Set[str]) -> Scores:
 class Coherence:
     """Stop after several incoherent samples in a row over which no held-out loss got better.
 
-    A check fails when the samples score below `threshold`, after a grace period: at step 100 no model is coherent.
+    A check fails when the samples score `threshold` or less: a perfect loop of known words keeps exactly the 30 points
+    for words and characters. Nothing fails before the end of a grace period, as no model is coherent at step 100.
     Failures count from the last coherent sample or the last better held-out mean (bits per byte), whichever is later.
     In a run that evaluates, at least one evaluation since then must have spoken; in one that never does, the samples
     decide alone.
     """
 
-    threshold: float = option(30.0, help="score of 100 below which samples are incoherent")
+    threshold: float = option(30.0, help="highest score of 100 at which samples are incoherent")
     failures: int = option(3, help="incoherent samples in a row that stop the run")
     grace_steps: int | None = option(None, help="steps without checks; none: the warm-up of the learning rate")
     failed: int = state(0)
@@ -96,7 +97,7 @@ class Coherence:
         scores = score_texts(sample.texts, run.known_words)
         self.scores = {**scores._asdict(), "total": scores.total}
         grace = run.warmup_steps if self.grace_steps is None else self.grace_steps
-        if sample.step > grace and scores.total < self.threshold:
+        if sample.step > grace and scores.total <= self.threshold:
             self.failed += 1
         else:
             self.failed, self.evaluations = 0, 0

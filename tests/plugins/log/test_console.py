@@ -1,0 +1,112 @@
+"""log.console: what is printed where, and that nothing printed can harm."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from andrea import AndreaError, Evaluation, Sample
+from andrea.plugin import get_state
+from andrea.plugins.log.console import Console
+
+
+@pytest.fixture
+def started(make_run, monkeypatch):
+    """Return a function that starts a console log which believes that it writes to a pipe or to a terminal."""
+
+    def start(terminal=False, **options):
+        for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+            monkeypatch.delenv(name, raising=False)
+        if terminal:
+            monkeypatch.setenv("TTY_COMPATIBLE", "1")
+            monkeypatch.setenv("TERM", "xterm")
+        console = Console(**options)
+        console.on_start(run=make_run())
+        return console
+
+    return start
+
+
+def play(console, run, make_record, make_pull, steps):
+    for step in steps:
+        console.on_step(record=make_record(step, make_pull(step % 4), loss=4.0 - step / 100), run=run)
+
+
+def test_plain_lines_for_the_first_step_and_every_tenth(started, make_run, make_record, make_pull, capsys):
+    """A pipe gets one line for the first step of the process, also after a resume, and for each multiple of ten."""
+    console = started()
+    play(console, make_run(), make_record, make_pull, range(13, 35))
+    console.on_finish(record=make_record(34), reasons=["enough", "late"])
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert lines[:2] == ["test: seed 1, 4 x 16 tokens a step, a schedule of 1000 steps", "4 sources: a, b, c, d"]
+    assert [line.split("  ")[0] for line in lines[2:-1]] == ["step 14/1000", "step 20/1000", "step 30/1000"]
+    assert lines[2].startswith("step 14/1000  loss 3.8700  ema 3.8700  lr 3.00e-04  ")
+    assert lines[2].endswith(" tok/s  b")
+    assert lines[-1] == "finished after step 35, loss 3.0000: enough; late"
+
+
+def test_average_follows_the_loss_and_survives_what_is_not_finite(started, make_run, make_record, make_pull, capsys):
+    """Loss 4, nan, 3 gives the averages 4, 4, 3.9, and the skipped update is named."""
+    console = started(every=1)
+    for step, loss in enumerate([4.0, math.nan, 3.0]):
+        record = make_record(step, make_pull(0), make_pull(2), loss=loss, skipped=math.isnan(loss))
+        console.on_step(record=record, run=make_run())
+    lines = capsys.readouterr().err.splitlines()[2:]
+    assert [line.split("  ")[2] for line in lines] == ["ema 4.0000", "ema 4.0000", "ema 3.9000"]
+    assert lines[1].endswith("a, c  update skipped")
+    assert lines[2].endswith("a, c")
+
+
+def test_terminal_gets_a_bar(started, make_run, make_record, make_pull, capsys):
+    """On a terminal the bar shows the newest step, without colour; the end takes it down."""
+    console = started(terminal=True)
+    play(console, make_run(), make_record, make_pull, range(3))
+    console.on_finish(record=make_record(2), reasons=["enough"])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "3/1000" in err
+    assert "\x1b[?25h" in err  # the cursor is shown again
+    assert "\x1b[3" not in err  # no colour
+    assert err.rstrip().endswith("finished after step 3, loss 3.0000: enough")
+
+
+def test_samples_are_shortened_and_escaped(started, capsys):
+    """Control characters, line breaks and markup of generated text reach no terminal as such."""
+    console = started(width=12)
+    console.on_sample(sample=Sample(5, 2.0, ("> hi", "x"), ("\x1b[31m[bold]\n" + "z" * 50, "short\x07 \u00fc")))
+    lines = capsys.readouterr().err.splitlines()[2:]
+    assert lines == [
+        r"sample after step 5: '> hi' -> '\x1b[31m[bold]\n'...",
+        "sample after step 5: 'x' -> 'short\\x07 \u00fc'",
+    ]
+
+
+def test_evaluation_is_a_table_with_its_mean(started, capsys):
+    """Every source has a row; names in brackets stay as they are."""
+    started().on_evaluation(evaluation=Evaluation(7, {"a": 3.0, "[b]": 2.0}, {"a": 1.5, "[b]": 1.0}))
+    rows = [line.split() for line in capsys.readouterr().err.splitlines()[2:]]
+    assert ["held", "out", "after", "step", "7"] in rows
+    assert ["a", "3.0000", "1.5000"] in rows
+    assert ["[b]", "2.0000", "1.0000"] in rows
+    assert ["mean", "1.2500"] in rows
+
+
+def test_a_run_without_a_step_says_so(started, capsys):
+    """An interruption before the first step still ends with a line."""
+    started().on_finish(record=None, reasons=[])
+    assert capsys.readouterr().err.splitlines()[-1] == "finished before the first step: no reason given"
+
+
+def test_nothing_is_saved(started):
+    """A log leaves no trace in checkpoints."""
+    assert get_state(started()) == {}
+
+
+@pytest.mark.parametrize("options", [{"every": 0}, {"width": 0}])
+def test_impossible_options_are_refused(make_run, options):
+    """Both options count something."""
+    with pytest.raises(AndreaError, match=r"log\.console"):
+        Console(**options).on_start(run=make_run())
