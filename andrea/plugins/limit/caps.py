@@ -11,7 +11,8 @@ from andrea import AndreaError, Limits, Run, hookimpl, option, plugin
 class Caps:
     """Lower the final weight of a source to its cap: final = min(final, cap); the cap wins over a floor.
 
-    A cap is a weight before normalising, not a share. Cap 0 keeps a source from being drawn.
+    A cap is a weight before normalising, not a share. Cap 0 keeps a source from being drawn. A sampler that ranks and
+    does not draw, such as sampler.argmax, has no use for caps.
     """
 
     caps: dict[str, float] = option(factory=dict, help="source name to highest final weight; others unbounded")

@@ -28,4 +28,5 @@ def select_source(
     order = np.empty(len(scores), dtype=np.int64)
     order[run.draws("sampler.argmax").permutation(len(scores))] = np.arange(len(scores))
     best = int(np.lexsort((order, drawn, -ranked, ~allowed))[0])
-    return Choice(best, {"ranked": float(ranked[best])})
+    untried = np.isposinf(ranked[best])
+    return Choice(best, {"untried": True} if untried else {"ranked": float(ranked[best])})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from andrea import Evaluation, Run, Sample, hookimpl, option, plugin, state
 
-WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+WORD = re.compile(r"(?:[^\W_]|')+")
 
 
 class Scores(NamedTuple):
@@ -29,7 +29,7 @@ class Scores(NamedTuple):
 
 
 def split_words(text: str) -> list[str]:
-    """Return the lower-case words of a text: runs of letters and digits, apostrophes inside them included."""
+    """Return the words of a text in lower case, split as the preparation of data splits them."""
     return WORD.findall(text.lower())
 
 

@@ -27,6 +27,11 @@ def test_masked_source_is_never_chosen(make_run):
     assert choose(make_run(), [0, -5, 0, -7], [0, 1, 0, 1]).source == 1
 
 
+def test_detail_of_an_untried_source_is_plain_json(make_run):
+    """The journal has no number for inf, so the reason is a word."""
+    assert choose(make_run(), [1, 2, np.inf, 3]).detail == {"untried": True}
+
+
 def test_nothing_left_is_an_error(make_run):
     """With all weights 0 there is no honest answer."""
     with pytest.raises(ValueError, match="all weights are 0"):

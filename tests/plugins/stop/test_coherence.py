@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from andrea import Evaluation, Sample
+from andrea import Evaluation, Sample, tokens
 from andrea.plugin import get_state
 from andrea.plugins.stop import coherence
 from andrea.plugins.stop.coherence import Coherence, score_texts
@@ -23,11 +23,12 @@ KNOWN = frozenset(coherence.split_words(ENGLISH + LOOP))
 SALAD = " ".join(sorted(KNOWN, key=lambda word: (word[::-1], word)))
 
 
-def test_words_are_runs_of_letters_and_digits_in_lower_case():
-    """Apostrophes inside a word belong to it; punctuation and underscores do not."""
-    text = "Don't STOP: the cat\u2019s x_1, na\u00efve 'quoted' -- 42!"
-    words = ["don't", "stop", "the", "cat\u2019s", "x", "1", "na\u00efve", "quoted", "42"]
-    assert coherence.split_words(text) == words
+def test_words_are_what_the_preparation_of_data_calls_words():
+    """Runs of letters, digits and apostrophes in lower case; split in another way, no word would be known."""
+    text = "Don't STOP: the cat's x_1, na\u00efve 'quoted' -- 42!"
+    assert coherence.split_words(text) == ["don't", "stop", "the", "cat's", "x", "1", "na\u00efve", "'quoted'", "42"]
+    for sample in (text, ENGLISH, LETTERS, "\u0130\u00df\u4f60\u597d_\u0967"):
+        assert coherence.split_words(sample) == tokens.split_words(sample)
 
 
 def test_distinct_share_by_hand():
