@@ -25,6 +25,7 @@ def test_masked_source_is_never_chosen(make_run):
     """Weight 0 drops the best and the untried source alike, and a masked one behind negative scores too."""
     assert choose(make_run(), [np.inf, 9, 1, 0], [0, 0, 1, 1]).source == 2
     assert choose(make_run(), [0, -5, 0, -7], [0, 1, 0, 1]).source == 1
+    assert choose(make_run(), [9, 9, 9, -np.inf], [0, 0, 0, 1]).source == 3
 
 
 def test_detail_of_an_untried_source_is_plain_json(make_run):

@@ -158,6 +158,12 @@ def test_a_run_that_evaluates_waits_for_an_evaluation(walk):
     assert stops(walk([*events, (106, 2.9)])) == [False] * 7
 
 
+def test_an_evaluation_before_a_coherent_sample_is_out_of_date(walk):
+    """After a coherent sample the failures need an evaluation of their own again."""
+    events = [(100, 3.0), (101, BAD), (102, 3.1), (103, GOOD), (104, BAD), (105, BAD), (106, BAD), (107, 3.1)]
+    assert stops(walk(events)) == [False] * 7 + [True]
+
+
 def test_threshold_is_the_last_score_that_fails(walk):
     """A sample at the threshold is incoherent, one above it is coherent; fewer failures stop earlier."""
     total = score_texts([BAD], KNOWN).total
