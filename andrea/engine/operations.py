@@ -46,13 +46,11 @@ def k_embed_fwd(ids_BT: Array, embed_VC: Array, position_TC: Array) -> Array:
 
 
 def k_embed_bwd(dx_BTC: Array, ids_BT: Array, dembed_VC: Array, dposition_TC: Array) -> None:
-    """Add the gradients of token and position embeddings; equal ids are summed in the order of their positions."""
+    """Add the gradients of token and position embeddings, the tokens' one after another in the order of positions."""
     T, C = dx_BTC.shape[1:]
     dposition_TC[:T] += dx_BTC.sum(axis=0)
-    ids = ids_BT.reshape(-1)
-    order = np.argsort(ids, kind="stable")
-    unique, starts = np.unique(ids[order], return_index=True)
-    dembed_VC[unique] += np.add.reduceat(dx_BTC.reshape(-1, C)[order], starts, axis=0)
+    for token, dx_C in zip(ids_BT.reshape(-1).tolist(), dx_BTC.reshape(-1, C), strict=True):
+        dembed_VC[token] += dx_C
 
 
 # -- layer norm ------------------------------------------------------------------------------------------------------
@@ -100,14 +98,14 @@ def k_layernorm_bwd(
     C = x_BTC.shape[-1]
     xhat_BTC = x_BTC - mean_BT[..., None]
     xhat_BTC *= rstd_BT[..., None]
-    dx_BTC = dy_BTC
+    g_BTC = dy_BTC
     if gamma_C is not None and dgamma_C is not None and dbeta_C is not None:
         dbeta_C += dy_BTC.reshape(-1, C).sum(axis=0)
         dgamma_C += np.einsum("nc,nc->c", dy_BTC.reshape(-1, C), xhat_BTC.reshape(-1, C))
-        dx_BTC = dy_BTC * gamma_C
-    slope_BT = _row_dot(dx_BTC, xhat_BTC) / C
+        g_BTC = dy_BTC * gamma_C
+    slope_BT = _row_dot(g_BTC, xhat_BTC) / C
     xhat_BTC *= slope_BT[..., None]
-    dx_BTC = dx_BTC - dx_BTC.mean(axis=-1, keepdims=True)
+    dx_BTC: Array = g_BTC - g_BTC.mean(axis=-1, keepdims=True)
     dx_BTC -= xhat_BTC
     dx_BTC *= rstd_BT[..., None]
     return dx_BTC
@@ -119,7 +117,8 @@ def k_layernorm_bwd(
 def k_attn_qkv_fwd(x_BTC: Array, w_3CC: Array) -> Array:
     """Return qkv_3BTC = x @ (W_Q, W_K, W_V), which lie next to each other in the flat parameters."""
     B, T, C = x_BTC.shape
-    return np.matmul(x_BTC.reshape(-1, C), w_3CC).reshape(3, B, T, C)
+    qkv_3NC: Array = np.matmul(x_BTC.reshape(-1, C), w_3CC)
+    return qkv_3NC.reshape(3, B, T, C)
 
 
 def k_attn_qkv_bwd(dqkv_3BTC: Array, x_BTC: Array, w_3CC: Array, dw_3CC: Array) -> Array:
@@ -128,7 +127,7 @@ def k_attn_qkv_bwd(dqkv_3BTC: Array, x_BTC: Array, w_3CC: Array, dw_3CC: Array) 
     dqkv_3NC = dqkv_3BTC.reshape(3, -1, C)
     dw_3CC += np.matmul(x_BTC.reshape(-1, C).T, dqkv_3NC)
     parts_3NC = np.matmul(dqkv_3NC, w_3CC.transpose(0, 2, 1))
-    dx_NC = parts_3NC[0]
+    dx_NC: Array = parts_3NC[0]
     dx_NC += parts_3NC[1]
     dx_NC += parts_3NC[2]
     return dx_NC.reshape(x_BTC.shape)
@@ -250,7 +249,8 @@ def k_head_bwd(dlogits_BTV: Array, x_BTC: Array, head_VC: Array, dhead_VC: Array
     V, C = head_VC.shape
     dlogits_NV = dlogits_BTV.reshape(-1, V)
     dhead_VC += np.matmul(dlogits_NV.T, x_BTC.reshape(-1, C))
-    return np.matmul(dlogits_NV, head_VC).reshape(x_BTC.shape)
+    dx_NC: Array = np.matmul(dlogits_NV, head_VC)
+    return dx_NC.reshape(x_BTC.shape)
 
 
 def k_loss_fwd(logits_BTV: Array, targets_BT: Array) -> tuple[Array, Array]:
@@ -395,18 +395,21 @@ def k_adamw(
 
 def _project(x_BTC: Array, w_CF: Array) -> Array:
     """Return x @ w as one matrix product over all positions."""
-    return np.matmul(x_BTC.reshape(-1, x_BTC.shape[-1]), w_CF).reshape(*x_BTC.shape[:-1], -1)
+    y_NF: Array = np.matmul(x_BTC.reshape(-1, x_BTC.shape[-1]), w_CF)
+    return y_NF.reshape(*x_BTC.shape[:-1], -1)
 
 
 def _project_bwd(dy_BTF: Array, x_BTC: Array, w_CF: Array, dw_CF: Array) -> Array:
     C, F = w_CF.shape
     dy_NF = dy_BTF.reshape(-1, F)
     dw_CF += np.matmul(x_BTC.reshape(-1, C).T, dy_NF)
-    return np.matmul(dy_NF, w_CF.T).reshape(x_BTC.shape)
+    dx_NC: Array = np.matmul(dy_NF, w_CF.T)
+    return dx_NC.reshape(x_BTC.shape)
 
 
 def _row_dot(a_BTC: Array, b_BTC: Array) -> Array:
-    return np.einsum("btc,btc->bt", a_BTC, b_BTC)
+    dot_BT: Array = np.einsum("btc,btc->bt", a_BTC, b_BTC)
+    return dot_BT
 
 
 def _heads(x_BTC: Array, n_head: int) -> Array:
@@ -423,7 +426,7 @@ def _tiles(T: int) -> Iterator[slice]:
 def _tile_scores(q: Array, k: Array, tile: slice) -> Array:
     """Return q k.T / sqrt(D) of a tile of queries and all keys that any of them may see; -inf where one may not."""
     scaled = q[:, :, tile] * (1 / math.sqrt(q.shape[-1]))
-    scores = np.matmul(scaled, k[:, :, : tile.stop].swapaxes(-1, -2))
+    scores: Array = np.matmul(scaled, k[:, :, : tile.stop].swapaxes(-1, -2))
     size = tile.stop - tile.start
     hidden = np.triu(np.full((size, size), -np.inf, dtype=scores.dtype), k=1)
     scores[..., tile] += hidden

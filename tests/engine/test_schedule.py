@@ -1,0 +1,57 @@
+"""The learning rate at the steps that matter."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from andrea.engine.schedule import ScheduleConfig, learning_rate
+from andrea.errors import AndreaError
+
+SCHEDULE = ScheduleConfig(steps=20_000, warmup_steps=2_000, peak=3e-4, floor=0.1)
+
+
+def cosine(step):
+    """Return the specification's cosine, written down once more."""
+    return 3e-4 * (0.1 + 0.9 * (1 + math.cos(math.pi * step / 20_000)) / 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 3e-4 / 2000),
+        (999, cosine(999) / 2),
+        (1_999, cosine(1_999)),
+        (2_000, cosine(2_000)),
+        (10_000, 3e-4 * 0.55),
+        (19_999, cosine(19_999)),
+        (20_000, 3e-5),
+        (90_000, 3e-5),
+    ],
+)
+def test_learning_rate(step, rate):
+    """cosine(step) x min(1, (step + 1) / warm-up), then the floor."""
+    # The same formula in another order of operations.
+    assert learning_rate(SCHEDULE, step) == pytest.approx(rate, rel=1e-14)
+
+
+def test_warmup_climbs_and_cosine_falls():
+    """The rate has one summit, right where the warm-up ends."""
+    rates = [learning_rate(SCHEDULE, step) for step in range(0, 20_000)]
+    summit = rates.index(max(rates))
+    assert summit == 1_999
+    assert rates[: summit + 1] == sorted(rates[: summit + 1])
+    assert rates[summit:] == sorted(rates[summit:], reverse=True)
+
+
+def test_no_warmup():
+    """Without warm-up the first step has the peak."""
+    assert learning_rate(ScheduleConfig(steps=10, warmup_steps=0, peak=0.5), 0) == 0.5
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"warmup_steps": -1}, {"peak": 0.0}, {"floor": 1.5}])
+def test_nonsense_is_refused(wrong):
+    """Each field out of range is the user's error, named."""
+    with pytest.raises(AndreaError, match=next(iter(wrong))):
+        ScheduleConfig(**wrong)
