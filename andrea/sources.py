@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import codecs
 import glob
+import gzip
 import os
 import re
 import types
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import IO, Any, TypeVar, Union, get_args, get_origin
 
 import attrs
 
@@ -48,10 +50,11 @@ def read_source(spec: SourceSpec, open_source: Callable[[SourceSpec], Iterable[D
             f"source {spec.name}: {spec.reader} gave no answer", "a reader returns an iterable of Document"
         )
     count = 0
-    for document in documents:
-        _check_document(document, spec)
-        count += 1
-        yield document
+    with reading(f"source {spec.name}"):
+        for document in documents:
+            _check_document(document, spec)
+            count += 1
+            yield document
     if count == 0:
         raise AndreaError(
             f"source {spec.name}: {spec.reader} found no document",
@@ -74,6 +77,22 @@ def _check_document(document: Any, spec: SourceSpec) -> None:
             f"source {spec.name}: document {document.name!r} of group {document.group!r} needs a name and a group",
             "the name says where a document comes from, the group which work it is a piece of",
         )
+
+
+@attrs.frozen
+class Documents:
+    """What a reader returns: documents that can be read again.
+
+    Attributes
+    ----------
+    read
+        Begins to read from the start; called for every pass.
+    """
+
+    read: Callable[[], Iterator[Document]]
+
+    def __iter__(self) -> Iterator[Document]:
+        return self.read()
 
 
 # -- options of a reader -----------------------------------------------------------------------------------------------
@@ -210,8 +229,26 @@ def _missing(path: Path) -> AndreaError:
     return AndreaError(f"{path} does not exist", f"{existing.resolve()} holds: {', '.join(close) or 'nothing'}")
 
 
+@contextmanager
+def open_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading; one that ends in ``.gz`` is unpacked while it is read.
+
+    Raises
+    ------
+    AndreaError
+        When it cannot be read, or is not what its name says.
+    """
+    try:
+        with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file  # type: ignore[misc]
+    except (EOFError, zlib.error) as error:
+        raise AndreaError(f"{path} is damaged or cut short: {error}", "get or pack the file again") from error
+
+
 def read_text(path: Path) -> Iterator[str]:
     """Yield the text of a UTF-8 file in blocks of about a megabyte, without a byte order mark at its start.
+
+    A file that ends in ``.gz`` is unpacked; offsets are of the unpacked text.
 
     Raises
     ------
@@ -220,7 +257,7 @@ def read_text(path: Path) -> Iterator[str]:
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset, first = 0, True
-    with reading(path), path.open("rb") as file:
+    with open_file(path) as file:
         while True:
             block = file.read(_BLOCK)
             pending = len(decoder.getstate()[0])

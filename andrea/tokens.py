@@ -1,9 +1,8 @@
-"""The second stage: documents become token files, and come back as memory maps.
+"""The second stage: documents become token files.
 
-First the `.btok` format (docs/formats.md describes it byte by byte), then the held-out split, then `prepare`, which
-takes the sources of an experiment to token files in a cache where a file's name is the digest of all that decides its
-content. So nothing in the cache is ever rewritten, an interrupted preparation goes on where it was, and two
-experiments share what they have in common.
+First the held-out split, then `prepare`, which takes the sources of an experiment to token files in a cache where a
+file's name is the digest of all that decides its content. So nothing in the cache is ever rewritten, an interrupted
+preparation goes on where it was, and two experiments share what they have in common.
 """
 
 from __future__ import annotations
@@ -17,282 +16,51 @@ import shutil
 import struct
 import sys
 import tempfile
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import field, frozen
+from attrs import frozen
 
 from andrea.errors import AndreaError
 from andrea.filters import KeepDocument, Report, keep
 from andrea.rng import Draws
 from andrea.sources import read_source, reading
+from andrea.tokenfile import (
+    PREPARE_AGAIN,
+    VERSION,
+    TokenFile,
+    TokenWriter,
+    bytes_of_tokens,
+    partial_name,
+    sync_folder,
+    write_whole,
+)
 from andrea.types import Document, SourceSpec, Tokenizer, TokenizerRequest
 
-MAGIC = b"\x93BTOK\r\n\x1a"
-VERSION = 1
-_HEADER = struct.Struct("<8sIIQQQQII64s32s")  # magic .. digest of the body, see docs/formats.md
-_HEADER_BYTES = _HEADER.size + 32  # and the digest of the header itself
+__all__ = [
+    "Prepared",
+    "PreparedSource",
+    "StoppedError",
+    "TokenFile",
+    "TokenWriter",
+    "group_hash",
+    "held_out_mask",
+    "is_held_out",
+    "prepare",
+    "reopen",
+    "sample_budgets",
+    "split_words",
+]
+
 _REPORT_EVERY = 256  # documents between two calls of progress and stopped
-
-
-# -- the .btok file ----------------------------------------------------------------------------------------------------
-
-
-@frozen(eq=False)
-class TokenFile:
-    """A token file, memory-mapped.
-
-    Every document is `bos` and then its ids; the documents stand end to end.
-
-    Attributes
-    ----------
-    path
-        Where it is.
-    documents
-        Their number (D).
-    bytes
-        UTF-8 bytes of all texts.
-    bos, vocabulary, fingerprint
-        Of the tokenizer that made it.
-    sha256
-        Digest of everything behind the header.
-    tokens
-        All ids, `bos` included: uint16 (N,), or uint32 when the vocabulary is larger than 65,536.
-    offsets
-        Where each document begins in `tokens`, and N: uint64 (D + 1,).
-    token_bytes
-        Bytes that each id stands for, 0 for `bos`: uint32 (vocabulary,). With it the bytes of any stretch of tokens
-        are known, so bits per byte are exact.
-    """
-
-    path: Path
-    documents: int
-    bytes: int
-    bos: int
-    vocabulary: int
-    fingerprint: str
-    sha256: str
-    tokens: npt.NDArray[np.unsignedinteger[Any]] = field(repr=False)
-    offsets: npt.NDArray[np.uint64] = field(repr=False)
-    token_bytes: npt.NDArray[np.uint32] = field(repr=False)
-
-    @classmethod
-    def open(cls, path: Path, fingerprint: str | None = None) -> TokenFile:
-        """Open a token file.
-
-        Raises
-        ------
-        AndreaError
-            When it is missing, cut short, of another format or version, damaged in its header, or made by another
-            tokenizer than the one with `fingerprint`.
-        """
-        with reading(path):
-            if not path.exists():
-                raise AndreaError(f"{path} does not exist", "prepare the data again: andrea prepare EXPERIMENT")
-            with path.open("rb") as file:
-                header = file.read(_HEADER_BYTES)
-            size = path.stat().st_size
-        _, _, width, length, documents, count, text_bytes, bos, vocabulary, made_by, body = _parse(path, header)
-        if size != length:
-            raise AndreaError(
-                f"{path} is {'cut short' if size < length else 'too long'}: {size} bytes, {length} expected", _AGAIN
-            )
-        found = made_by.rstrip(b"\0").decode("ascii")
-        if fingerprint is not None and found != fingerprint:
-            raise AndreaError(
-                f"{path} was made by another tokenizer: it has the fingerprint {found[:16]}, not {fingerprint[:16]}",
-                "prepare the data for this tokenizer: andrea prepare EXPERIMENT",
-            )
-        kind = np.dtype(f"<u{width}")
-        raw = np.memmap(path, mode="r")
-        token_bytes = raw[_HEADER_BYTES : _HEADER_BYTES + 4 * vocabulary].view("<u4")
-        start = _aligned(_HEADER_BYTES + 4 * vocabulary)
-        tokens = raw[start : start + count * width].view(kind)
-        start = _aligned(start + count * width)
-        offsets = raw[start : start + 8 * (documents + 1)].view("<u8")
-        return cls(path, documents, text_bytes, bos, vocabulary, found, body.hex(), tokens, offsets, token_bytes)
-
-    def document(self, index: int) -> npt.NDArray[np.int32]:
-        """Return the ids of a document without `bos`, int32 (n,)."""
-        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
-        return self.tokens[start + 1 : end].astype(np.int32)
-
-    def verify(self) -> None:
-        """Read the whole file and compare its digest.
-
-        Raises
-        ------
-        AndreaError
-            When a byte has changed since it was written.
-        """
-        digest = hashlib.sha256()
-        with reading(self.path), self.path.open("rb") as file:
-            file.seek(_HEADER_BYTES)
-            while block := file.read(1 << 20):
-                digest.update(block)
-        if digest.hexdigest() != self.sha256:
-            raise AndreaError(
-                f"{self.path} is damaged: its content does not have the digest that its header says", _AGAIN
-            )
-
-
-_AGAIN = "delete it and prepare the data again: andrea prepare EXPERIMENT"
-
-
-def _parse(path: Path, header: bytes) -> tuple[Any, ...]:
-    if not header.startswith(MAGIC[: len(header)]):
-        raise AndreaError(f"{path} is not a token file: it begins with {header[:8]!r}", "give a .btok file")
-    if len(header) < _HEADER_BYTES:
-        raise AndreaError(f"{path} is cut short: {len(header)} bytes, not even a whole header", _AGAIN)
-    fields = _HEADER.unpack(header[: _HEADER.size])
-    if fields[1] != VERSION:
-        raise AndreaError(
-            f"{path} has version {fields[1]} of the token file format; this andrea reads version {VERSION}",
-            "prepare the data again with this andrea: andrea prepare EXPERIMENT",
-        )
-    if hashlib.sha256(header[: _HEADER.size]).digest() != header[_HEADER.size :]:
-        raise AndreaError(f"{path} is damaged: its header does not have its digest", _AGAIN)
-    return fields
-
-
-def _aligned(position: int) -> int:
-    return (position + 7) // 8 * 8
-
-
-class TokenWriter:
-    """Writes a token file under a temporary name; only a finished one gets its own.
-
-    A context manager: leaving it normally finishes the file (fsync, then rename), leaving it by an exception removes
-    what was written.
-
-    Parameters
-    ----------
-    path
-        Where the finished file will be.
-    tokenizer
-        Encodes the documents.
-    lengths
-        What `bytes_of_tokens` says of it, when it has been asked already.
-    """
-
-    def __init__(self, path: Path, tokenizer: Tokenizer, lengths: npt.NDArray[np.uint32] | None = None) -> None:
-        self._path, self._tokenizer = path, tokenizer
-        self._kind = np.dtype("<u2" if tokenizer.size <= 65536 else "<u4")
-        self._token_bytes = bytes_of_tokens(tokenizer) if lengths is None else lengths
-        self._offsets = array("Q", [0])
-        self._bytes = 0
-        self._digest = hashlib.sha256()
-        self._fingerprint = tokenizer.fingerprint.encode("ascii")
-        if not 0 < len(self._fingerprint) <= 64:
-            raise ValueError(f"a tokenizer's fingerprint has 1 to 64 characters, not {len(self._fingerprint)}")
-
-    def __enter__(self) -> TokenWriter:
-        self._partial = partial_name(self._path)
-        self._file: IO[bytes] = self._partial.open("wb", buffering=1 << 20)
-        self._file.write(bytes(_HEADER_BYTES))
-        self._put(self._token_bytes.tobytes())
-        self._pad(4 * self._tokenizer.size)
-        return self
-
-    def add(self, data: bytes) -> None:
-        """Encode a document and append it.
-
-        Raises
-        ------
-        ValueError
-            When the tokenizer gives ids outside its vocabulary or `bos`, or ids that stand for another number of
-            bytes than it was given: the fault of the tokenizer plugin.
-        """
-        ids = np.asarray(self._tokenizer.encode(data))
-        if ids.size and (ids.min() < 0 or ids.max() >= self._tokenizer.size or (ids == self._tokenizer.bos).any()):
-            raise ValueError(f"the tokenizer gave an id that is bos or outside [0, {self._tokenizer.size})")
-        if int(self._token_bytes[ids].sum()) != len(data):
-            raise ValueError("the tokenizer gave ids that stand for more or fewer bytes than the document has")
-        document = np.empty(ids.size + 1, dtype=self._kind)
-        document[0], document[1:] = self._tokenizer.bos, ids
-        self._put(document.tobytes())
-        self._offsets.append(self._offsets[-1] + document.size)
-        self._bytes += len(data)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._finish()
-        finally:
-            with suppress(OSError):  # a full disk has been reported already, and closing would report it again
-                self._file.close()
-            self._partial.unlink(missing_ok=True)  # gone already when it was renamed
-
-    def _finish(self) -> None:
-        count = self._offsets[-1]
-        self._pad(count * self._kind.itemsize)
-        self._put(np.array(self._offsets, dtype="<u8").tobytes())
-        header = _HEADER.pack(
-            MAGIC,
-            VERSION,
-            self._kind.itemsize,
-            self._file.tell(),
-            len(self._offsets) - 1,
-            count,
-            self._bytes,
-            self._tokenizer.bos,
-            self._tokenizer.size,
-            self._fingerprint,
-            self._digest.digest(),
-        )
-        self._file.seek(0)
-        self._file.write(header + hashlib.sha256(header).digest())
-        publish(self._file, self._path)
-
-    def _put(self, data: bytes) -> None:
-        self._file.write(data)
-        self._digest.update(data)
-
-    def _pad(self, length: int) -> None:
-        self._put(bytes(-length % 8))
-
-
-def bytes_of_tokens(tokenizer: Tokenizer) -> npt.NDArray[np.uint32]:
-    """Return how many bytes each id stands for, uint32 (vocabulary,)."""
-    return np.array([len(tokenizer.decode([i])) for i in range(tokenizer.size)], dtype="<u4")
-
-
-def partial_name(path: Path) -> Path:
-    """Return the name under which a file is written until it is whole."""
-    return path.with_name(path.name + ".partial")
-
-
-def publish(file: IO[bytes], path: Path) -> None:
-    """Give a written file its name, such that after a crash there is either the whole file or none."""
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-    partial_name(path).replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and a rename needs no such help
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    with partial_name(path).open("wb") as file:
-        file.write(data)
-        publish(file, path)
+_WORD = re.compile(r"(?:[^\W_]|')+")
 
 
 # -- the held-out split ------------------------------------------------------------------------------------------------
@@ -477,7 +245,7 @@ def prepare(
         On a source that cannot be read or of which nothing is left, a full disk, a cache that cannot be written.
     """
     task = _Task(cache, held_out_share, _shares(sources, mix), make_tokenizer, tokenizer_key, progress, stopped)
-    with _writing(cache), _locked(cache), ExitStack() as opened:
+    with _writing(cache), _locked(task), ExitStack() as opened:
         stores = []
         for spec in sources:
             file = opened.enter_context(tempfile.TemporaryFile(dir=cache))
@@ -507,7 +275,7 @@ def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest]
     with reading(path):
         record = json.loads(path.read_bytes())
     if _digest(record) != sha256:
-        raise AndreaError(f"{path} is damaged: it does not have the digest that is its name", _AGAIN)
+        raise AndreaError(f"{path} is damaged: it does not have the digest that is its name", PREPARE_AGAIN)
     folder, words = cache / "tokenizers" / record["tokenizer"]["folder"], cache / "words" / record["words"]
     for part in (folder, words):
         if not part.exists():
@@ -517,7 +285,7 @@ def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest]
         raise AndreaError(
             f"the tokenizer in {folder} is not what it was: its fingerprint is {tokenizer.fingerprint[:16]}, "
             f"not {record['tokenizer']['fingerprint'][:16]}",
-            _AGAIN,
+            PREPARE_AGAIN,
         )
     sources = tuple(_reopen_source(cache, manifest) for manifest in record["sources"])
     return Prepared(tokenizer, folder, sources, words, sha256)
@@ -532,7 +300,7 @@ def _reopen_source(cache: Path, manifest: Mapping[str, Any]) -> PreparedSource:
     for side in ("train", "held_out"):
         file = TokenFile.open(cache / "tokens" / manifest[side]["file"], manifest["tokenizer"])
         if file.sha256 != manifest[side]["sha256"]:
-            raise AndreaError(f"{file.path} is not what it was: it has another digest than the run recorded", _AGAIN)
+            raise AndreaError(f"{file.path} is not what it was: its digest is another one", PREPARE_AGAIN)
         paths.append(file.path)
     return PreparedSource(manifest["source"], paths[0], paths[1], manifest)
 
@@ -668,17 +436,14 @@ def _publish_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         if path.is_file():
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
-    _sync_folder(partial)
+    sync_folder(partial)
     partial.rename(folder)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
 
 
 def split_words(text: str) -> list[str]:
     """Return the words of a text, lower case: the longest runs of letters, digits and apostrophes."""
     return _WORD.findall(text.lower())
-
-
-_WORD = re.compile(r"(?:[^\W_]|')+")
 
 
 def _write_words(stores: Sequence[_Store], task: _Task) -> Path:
@@ -690,7 +455,7 @@ def _write_words(stores: Sequence[_Store], task: _Task) -> Path:
         for index in task.counted(f"counting words of {store.spec.name}", store.train):
             count.update(split_words(store.read(index).decode()))
     words = sorted(word for word, times in count.items() if times >= 2)
-    _write_whole(path, "".join(f"{word}\n" for word in words).encode())
+    write_whole(path, "".join(f"{word}\n" for word in words).encode())
     return path
 
 
@@ -735,7 +500,7 @@ def _record(
     sha256 = _digest(record)
     path = task.place("prepared", f"{sha256}.json")
     if not path.exists():
-        _write_whole(path, json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+        write_whole(path, json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
     return Prepared(tokenizer, folder, sources, words, sha256)
 
 
@@ -757,14 +522,26 @@ def _writing(cache: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(cache: Path) -> Iterator[None]:
+def _locked(task: _Task) -> Iterator[None]:
     """Let one preparation at a time work in a cache, and clear away what a killed one left half written."""
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it when the process ends, however it ends
-        for path in sorted(cache.glob("*/*.partial")):
+    task.cache.mkdir(parents=True, exist_ok=True)
+    with (task.cache / "lock").open("w") as file:
+        while not _lock(file):
+            task.tick("waiting for another preparation", 0)
+            time.sleep(0.1)
+        for path in sorted(task.cache.glob("*/*.partial")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield
+
+
+def _lock(file: IO[str]) -> bool:
+    """Try to lock a file; the system releases it when the process ends, however it ends."""
+    if sys.platform == "win32":
+        return True  # there is no such lock; two preparations of one cache at once are then the user's to avoid
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

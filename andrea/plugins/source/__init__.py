@@ -1,0 +1,1 @@
+"""Readers: what `open_source` is asked of."""

@@ -1,0 +1,67 @@
+"""source.markdown: Markdown files, or the long descriptions that installed Python distributions carry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import Distribution, distributions
+
+from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
+from andrea.sources import Documents, cut_text, find_files, read_options, read_text
+
+
+@plugin
+class Options:
+    """What ``options`` of a source may say."""
+
+    path: str | list[str] | None = option(None, help="a file, a folder, a pattern, or a list of these")
+    distributions: bool = option(False, help="read the descriptions of the installed Python distributions")
+    suffixes: list[str] = option(factory=lambda: [".md", ".markdown"], help="which files of a folder are read")
+    chunk: int = option(6000, help="characters of a piece, about; 0 keeps works whole")
+
+
+@hookimpl
+def open_source(spec: SourceSpec) -> Documents:
+    """Read works in pieces; the group is a file's path relative to the given folder, or a distribution's name."""
+    options = read_options(spec, Options)
+    if options.path is None and not options.distributions:
+        raise AndreaError(
+            f"source {spec.name}: source.markdown is told to read nothing",
+            'give "path": "FOLDER", or "distributions": true, or both',
+        )
+    return Documents(partial(_read, options))
+
+
+def _read(options: Options) -> Iterator[Document]:
+    for name, blocks in _works(options):
+        for number, piece in enumerate(cut_text(blocks, options.chunk), start=1):
+            yield Document(text=piece, name=f"{name} piece {number}", group=name)
+
+
+def _works(options: Options) -> Iterator[tuple[str, Iterator[str]]]:
+    if options.path is not None:
+        for path, name in find_files(options.path, options.suffixes):
+            yield name, read_text(path)
+    if options.distributions:
+        for name, description in sorted(_descriptions().items()):
+            yield name, iter([description])
+
+
+def _descriptions() -> dict[str, str]:
+    """Return the description of every installed distribution by its normalised name; the first on the path counts."""
+    found: dict[str, str] = {}
+    for distribution in distributions():
+        name = distribution.metadata["Name"] if distribution.metadata else None
+        description = _description(distribution) if name else ""
+        if name and description:
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), description)
+    return found
+
+
+def _description(distribution: Distribution) -> str:
+    """Return the body of the metadata, where it stands since version 2.1 of their format, else the header field."""
+    metadata = distribution.metadata
+    body = metadata.get_payload()  # type: ignore[attr-defined]
+    text: str = body if body.strip() else str(metadata["Description"] or "")
+    return "" if text.strip() == "UNKNOWN" else text.strip()

@@ -1,0 +1,30 @@
+"""source.text: plain UTF-8 text files; a file is a work, long works are cut at the ends of paragraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from andrea import Document, SourceSpec, hookimpl, option, plugin
+from andrea.sources import Documents, cut_text, find_files, read_options, read_text
+
+
+@plugin
+class Options:
+    """What ``options`` of a source may say."""
+
+    path: str | list[str] = option(help="a file, a folder (everything below it), a pattern, or a list of these")
+    suffixes: list[str] = option(factory=lambda: [".txt", ".txt.gz"], help="which files of a folder are read")
+    chunk: int = option(6000, help="characters of a piece, about; 0 keeps works whole")
+
+
+@hookimpl
+def open_source(spec: SourceSpec) -> Documents:
+    """Read every file in pieces; their group is the file's path relative to the given folder."""
+    return Documents(partial(_read, read_options(spec, Options)))
+
+
+def _read(options: Options) -> Iterator[Document]:
+    for path, name in find_files(options.path, options.suffixes):
+        for number, piece in enumerate(cut_text(read_text(path), options.chunk), start=1):
+            yield Document(text=piece, name=f"{name} piece {number}", group=name)
