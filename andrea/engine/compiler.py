@@ -47,7 +47,7 @@ class KernelReport:
     shared
         Static shared memory of a block.
     parameters
-        One letter a parameter: p pointer, i int32, l int64, f float32; empty when the text writes the kernel
+        One letter a parameter: p pointer, i int32, l int64, f float32, d float64; empty when the text writes the kernel
         through a macro.
     """
 
@@ -344,7 +344,16 @@ def _reports(log: str, text: str) -> tuple[KernelReport, ...]:
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _KERNEL = re.compile(r"__global__[^;{}#]*?\bvoid\b[^;{}#]*?\b(k_\w+)\s*\(([^(){}#]*)\)\s*\{")
-_LETTERS = {"float": "f", "int": "i", "int32": "i", "uint32": "i", "int64": "l", "uint64": "l", "long": "l"}
+_LETTERS = {
+    "float": "f",
+    "double": "d",
+    "int": "i",
+    "int32": "i",
+    "uint32": "i",
+    "int64": "l",
+    "uint64": "l",
+    "long": "l",
+}
 
 
 def _signatures(text: str) -> dict[str, str]:

@@ -19,8 +19,14 @@ from andrea.errors import AndreaError
 
 Dimensions = int | tuple[int, ...]
 
-_TYPES: dict[str, Any] = {"p": ctypes.c_uint64, "i": ctypes.c_int32, "l": ctypes.c_int64, "f": ctypes.c_float}
-_BYTES = {"p": 8, "i": 4, "l": 8, "f": 4}
+_TYPES: dict[str, Any] = {
+    "p": ctypes.c_uint64,
+    "i": ctypes.c_int32,
+    "l": ctypes.c_int64,
+    "f": ctypes.c_float,
+    "d": ctypes.c_double,
+}
+_BYTES = {"p": 8, "i": 4, "l": 8, "f": 4, "d": 8}
 _PLAIN_SHARED = 48 * 1024  # a block gets more dynamic shared memory only when the kernel's limit is raised
 
 
@@ -80,7 +86,7 @@ class Kernel:
     function
         The driver's handle.
     signature
-        One letter a parameter: p pointer, i int32, l int64, f float32.
+        One letter a parameter: p pointer, i int32, l int64, f float32, d float64.
     """
 
     def __init__(self, bindings: Any, name: str, function: Any, signature: str) -> None:
@@ -172,7 +178,7 @@ class Kernels:
         name
             As in the text.
         signature
-            Only for kernels that a macro writes: one letter a parameter (p, i, l, f). Checked against the card's.
+            Only for kernels that a macro writes: one letter a parameter (p, i, l, f, d). Checked against the card's.
         """
         if name not in self._made:
             if name not in self._found:

@@ -40,3 +40,15 @@ using storage = float;
 __device__ __forceinline__ float to_float(storage x) { return x; }
 __device__ __forceinline__ storage to_storage(float x) { return x; }
 #endif
+
+// What a matrix product will read, rounded as its operands are: tf32 keeps 10 bits of the fraction, rounded to nearest
+// with ties away from zero, where the tensor cores alone would cut the rest off.
+#if MULTIPLY_IS(tf32)
+__device__ __forceinline__ storage to_operand(float x) {
+  uint32 bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits);
+}
+#else
+__device__ __forceinline__ storage to_operand(float x) { return to_storage(x); }
+#endif

@@ -1,0 +1,36 @@
+// Sixteen bytes at a time: the widest access of a thread, and what it takes to use it.
+#pragma once
+#include "types.cuh"
+
+// Elements of the storage type in one wide access.
+constexpr int WIDE = 16 / sizeof(storage);
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T at[N];
+};
+
+template <int N, typename T>
+__device__ __forceinline__ Pack<T, N> load(const T* address) {
+  return *reinterpret_cast<const Pack<T, N>*>(address);
+}
+
+template <int N, typename T>
+__device__ __forceinline__ void store(T* address, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(address) = pack;
+}
+
+// True when every address may be accessed sixteen bytes at a time; a null pointer may.
+template <typename... Pointers>
+__device__ __forceinline__ bool aligned(Pointers... pointers) {
+  return (((uint64)pointers | ...) & 15) == 0;
+}
+
+// Makes the compiler forget what it derived from a pack, so that it keeps sixteen bytes in registers across a barrier and
+// converts them again, rather than keep every converted element.
+template <typename T, int N>
+__device__ __forceinline__ void keep_packed(Pack<T, N>& pack) {
+  static_assert(sizeof(pack) == 16, "one wide access");
+  uint4& words = reinterpret_cast<uint4&>(pack);
+  asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
+}

@@ -1,0 +1,134 @@
+// Cross-entropy over a padded vocabulary: the loss of every position, and logits turned into their gradient in place.
+//
+// A block takes one of N rows of `stride` logits, of which the first V count; the rest are padding, whose gradient is 0.
+// A thread keeps a running maximum and a sum of exponentials relative to it, so the row is read from memory once; the
+// gradient needs it again and finds it in shared memory when it fits there. Probabilities are never stored.
+#include "reduce.cuh"
+#include "vector.cuh"
+
+constexpr int LOSS_THREADS = 256;
+
+// log2(e): exponentials are taken to base 2, which is what the card computes.
+constexpr float LOG2E = 1.4426950408889634f;
+constexpr float LN2 = 0.6931471805599453f;
+constexpr float LOWEST = -3.0e38f;
+
+// Sum of 2^(x - top) of what was seen so far.
+struct Running {
+  float top = LOWEST, sum = 0.0f;
+};
+
+template <int W>
+__device__ __forceinline__ void include(Running& run, const Pack<storage, W>& logits, int first, int V) {
+  float x[W], top = run.top;
+#pragma unroll
+  for (int i = 0; i < W; i++) {
+    x[i] = first + i < V ? to_float(logits.at[i]) * LOG2E : LOWEST;
+    top = fmaxf(top, x[i]);
+  }
+  run.sum *= exp2f(run.top - top);
+  run.top = top;
+#pragma unroll
+  for (int i = 0; i < W; i++)
+    if (first + i < V) run.sum += exp2f(x[i] - top);
+}
+
+// log2 of the sum of 2^x over the whole row; every thread gets the same bits.
+__device__ __forceinline__ float row_log_sum(Running run) {
+  __shared__ float tops[LOSS_THREADS / WARP];
+  __shared__ Parts<1> parts;
+  float top = warp_max(run.top);
+  if (threadIdx.x % WARP == 0) tops[threadIdx.x / WARP] = top;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < LOSS_THREADS / WARP; w++) top = fmaxf(top, tops[w]);
+  float sum[1] = {run.sum * exp2f(run.top - top)};
+  block_sums(sum, parts);
+  return top + log2f(sum[0]);
+}
+
+template <int W, bool KEEP>
+__device__ __forceinline__ Running read_row(const storage* row, storage* kept, int V) {
+  Running run;
+#pragma unroll 2
+  for (int c = threadIdx.x * W; c < V; c += LOSS_THREADS * W) {
+    const Pack<storage, W> logits = load<W>(row + c);
+    if (KEEP) store(kept + c, logits);
+    include(run, logits, c, V);
+  }
+  return run;
+}
+
+// Replaces the row by scale (softmax - onehot(target)).
+template <int W>
+__device__ __forceinline__ void write_gradient(storage* row, const storage* source, int target, float log_sum,
+                                               float scale, int V, int stride) {
+#pragma unroll 2
+  for (int c = threadIdx.x * W; c < stride; c += LOSS_THREADS * W) {
+    Pack<storage, W> out = {};
+    if (c < V && target >= 0) {
+      const Pack<storage, W> logits = load<W>(source + c);
+#pragma unroll
+      for (int i = 0; i < W; i++) {
+        const float p = exp2f(to_float(logits.at[i]) * LOG2E - log_sum);
+        out.at[i] = to_operand(c + i < V ? scale * (c + i == target ? p - 1.0f : p) : 0.0f);
+      }
+    }
+    store(row + c, out);
+  }
+}
+
+template <int W>
+__device__ __forceinline__ void classify(storage* row, storage* kept, int target, float* loss, float scale, int V,
+                                         int stride) {
+  // The target's logit is read before the barriers inside row_log_sum, after which other threads overwrite the row.
+  const float wanted = target >= 0 ? to_float(row[target]) * LOG2E : 0.0f;
+  const Running run = kept != nullptr ? read_row<W, true>(row, kept, V) : read_row<W, false>(row, kept, V);
+  const float log_sum = row_log_sum(run);
+  if (threadIdx.x == 0) *loss = target >= 0 ? (log_sum - wanted) * LN2 : 0.0f;
+  write_gradient<W>(row, kept != nullptr ? kept : row, target, log_sum, scale, V, stride);
+}
+
+// losses[n] = lse(logits) - logits[target], 0 where the target is -1. Grid N.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 6)
+k_loss_fwd(const storage* __restrict__ logits_nv, const int* __restrict__ targets_n, float* __restrict__ losses_n, int V,
+           int stride) {
+  const storage* row = logits_nv + (int64)blockIdx.x * stride;
+  const int target = targets_n[blockIdx.x];
+  const bool wide = stride % WIDE == 0 && aligned(logits_nv);
+  const Running run = wide ? read_row<WIDE, false>(row, nullptr, V) : read_row<1, false>(row, nullptr, V);
+  const float log_sum = row_log_sum(run);
+  if (threadIdx.x == 0) losses_n[blockIdx.x] = target >= 0 ? (log_sum - to_float(row[target]) * LOG2E) * LN2 : 0.0f;
+}
+
+// The same losses, and logits become loss_scale x share x (softmax - onehot), 0 where the target is -1 and in the padding.
+// `loss_scale` lies in the card's memory. With `keep` the row stays in dynamic shared memory of stride elements. Grid N.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 6)
+k_loss_bwd(storage* logits_nv, const int* __restrict__ targets_n, float* __restrict__ losses_n,
+           const float* __restrict__ loss_scale, float share, int V, int stride, int keep) {
+  extern __shared__ uint4 room[];
+  storage* row = logits_nv + (int64)blockIdx.x * stride;
+  storage* kept = keep != 0 ? reinterpret_cast<storage*>(room) : nullptr;
+  const int target = targets_n[blockIdx.x];
+  const float scale = *loss_scale * share;
+  if (stride % WIDE == 0 && aligned(logits_nv))
+    classify<WIDE>(row, kept, target, losses_n + blockIdx.x, scale, V, stride);
+  else
+    classify<1>(row, kept, target, losses_n + blockIdx.x, scale, V, stride);
+}
+
+// row_losses[b] = mean of the losses of the row's valid targets, 0 when there is none. Grid B.
+extern "C" __global__ void __launch_bounds__(LOSS_THREADS, 6)
+k_loss_rows(const float* __restrict__ losses_bt, const int* __restrict__ targets_bt, float* __restrict__ row_losses_b,
+            int T) {
+  __shared__ Parts<2, double> parts;
+  const int64 first = (int64)blockIdx.x * T;
+  double sums[2] = {};  // of losses, of valid targets
+  for (int t = threadIdx.x; t < T; t += LOSS_THREADS) {
+    if (targets_bt[first + t] < 0) continue;
+    sums[0] += losses_bt[first + t];
+    sums[1] += 1.0;
+  }
+  block_sums(sums, parts);
+  if (threadIdx.x == 0) row_losses_b[blockIdx.x] = (float)(sums[1] > 0.0 ? sums[0] / sums[1] : 0.0);
+}
