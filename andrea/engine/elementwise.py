@@ -1,0 +1,331 @@
+"""Launches of the element-wise kernels: how many blocks a shape needs, and what the kernels expect in memory.
+
+One method a kernel or a pair that belongs together. Every grid depends on shapes alone, never on the card, so that the
+order of every sum is the same on every card. Arguments are device addresses (int) and sizes; 0 is the null pointer.
+
+Axis letters: N = B T positions, C width, V vocabulary, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from andrea.engine.launcher import Kernels
+from andrea.engine.operations import NORM_EPSILON
+
+#: Files of `kernels/` that this module launches.
+FILES = ("adamw", "cast", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual")
+
+#: Mirror of `TrainState` in kernels/include/state.cuh.
+STATE = np.dtype(
+    [
+        ("applied", "<i8"),
+        ("skipped", "<i4"),
+        ("skips", "<i4"),
+        ("growth", "<i4"),
+        ("loss_scale", "<f4"),
+        ("grad_norm", "<f4"),
+        ("factor", "<f4"),
+        ("correction1", "<f4"),
+        ("correction2", "<f4"),
+    ]
+)
+
+#: Mirror of `Chunk` in kernels/adamw.cu.
+CHUNK = np.dtype(
+    [
+        ("parameter", "<i8"),
+        ("gradient", "<i8"),
+        ("copy", "<i8"),
+        ("size", "<i4"),
+        ("decay", "<i4"),
+        ("column", "<i4"),
+        ("row", "<i4"),
+        ("stride", "<i4"),
+        ("reserved", "<i4"),
+    ]
+)
+
+STORAGE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+_EACH = 256 * 4  # threads x wide accesses of a thread; the same constants stand in the kernels' text
+_GRADIENTS = 256 * 8 * 4
+_EMBED_CHUNK, _EMBED_THREADS, _POSITION_THREADS = 64, 128, 128
+_NORM_ROWS, _NORM_THREADS = 2, 512
+_NORM_BLOCKS = 1056  # shares of dgamma and dbeta at most: enough blocks to fill a card, few enough to add quickly
+_ADAM_CHUNK = 4096
+_ROW_SHARED = 40 * 1024  # a row of logits up to this size waits in shared memory for its gradient
+
+
+def blocks_for(count: int, of_block: int) -> int:
+    """Return how many blocks of `of_block` items `count` items need."""
+    return -(-count // of_block)
+
+
+def initial_state(loss_scale: float = 1.0) -> npt.NDArray[Any]:
+    """Return the state before the first update, `STATE` (1,)."""
+    state = np.zeros(1, dtype=STATE)
+    state["loss_scale"] = loss_scale
+    return state
+
+
+@frozen
+class Tensor:
+    """Where one tensor lies, for the table of chunks.
+
+    Attributes
+    ----------
+    parameter, gradient
+        Offsets of its first element in weights and moments, and in the gradients.
+    size
+        Elements.
+    decay
+        Whether weight decay acts on it.
+    copy
+        Offset of its first element in the working copies; None: it has none.
+    row, stride
+        Elements of a row of the tensor, and from one row of the working copy to the next; 0: one long row.
+    """
+
+    parameter: int
+    gradient: int
+    size: int
+    decay: bool
+    copy: int | None = None
+    row: int = 0
+    stride: int = 0
+
+
+def chunk_table(tensors: Iterable[Tensor]) -> npt.NDArray[Any]:
+    """Return the table that `k_adamw` and `k_working_copy` walk, `CHUNK` (chunks,): 4,096 elements at most each."""
+    chunks: list[tuple[int, ...]] = []
+    for t in tensors:
+        for start in range(0, t.size, _ADAM_CHUNK):
+            size = min(_ADAM_CHUNK, t.size - start)
+            row = t.row or _ADAM_CHUNK
+            line, column = divmod(start, row)
+            copy = -1 if t.copy is None else t.copy + line * (t.stride or row)
+            place = (t.parameter + start, t.gradient + start, copy)
+            chunks.append((*place, size, int(t.decay), column, row, t.stride or row, 0))
+    return np.array(chunks, dtype=CHUNK)
+
+
+def sorted_positions(ids_BT: npt.ArrayLike) -> npt.NDArray[np.int32]:
+    """Return the positions of a batch sorted by id, equal ids in their order, int32 (N,)."""
+    return np.argsort(np.asarray(ids_BT).reshape(-1), kind="stable").astype(np.int32)
+
+
+class Elementwise:
+    """Launches of the kernels of `FILES` on one stream.
+
+    Parameters
+    ----------
+    kernels
+        That hold the files' kernels, compiled with the precision's macros.
+    storage
+        Storage type of the precision, as in `Precision.storage`.
+    stream
+        Where everything is launched.
+    """
+
+    def __init__(self, kernels: Kernels, storage: str, stream: Any = 0) -> None:
+        self._kernels, self.stream = kernels, stream
+        self.wide = 16 // STORAGE_BYTES[storage]
+        self._storage_bytes = STORAGE_BYTES[storage]
+
+    def launch(self, name: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any) -> None:
+        """Launch a kernel without dynamic shared memory, unless the grid is empty."""
+        if grid:
+            self._kernels.kernel(name)(grid, block, 0, self.stream, *arguments)
+
+    # -- lookup ------------------------------------------------------------------------------------------------------
+
+    def embed_fwd(self, ids: int, embed: int, position: int, x: int, N: int, T: int, C: int) -> None:
+        """Store x[n] = embed[ids[n]] + position[n % T]."""
+        self.launch("k_embed_fwd", blocks_for(N, 8), (32, 8), ids, embed, position, x, N, T, C)
+
+    @staticmethod
+    def embed_partials(N: int, C: int) -> int:
+        """Return how many float32 of scratch `embed_bwd` needs."""
+        return blocks_for(N, _EMBED_CHUNK) * 2 * C
+
+    def embed_bwd(
+        self, dx: int, ids: int, order: int, dembed: int, dposition: int, partials: int, B: int, T: int, C: int
+    ) -> None:
+        """Add the gradients of tokens and positions; `order` is `sorted_positions` of the ids."""
+        N = B * T
+        chunks = blocks_for(N, _EMBED_CHUNK)
+        self.launch("k_embed_bwd", chunks, _EMBED_THREADS, dx, ids, order, dembed, partials, N, C)
+        borders = (chunks, blocks_for(C, _EMBED_THREADS))
+        self.launch("k_embed_bwd_borders", borders, _EMBED_THREADS, partials, ids, order, dembed, N, C)
+        grid = blocks_for(T * C, _POSITION_THREADS * self.wide)
+        self.launch("k_embed_bwd_position", grid, _POSITION_THREADS, dx, dposition, B, T * C)
+
+    # -- layer norm --------------------------------------------------------------------------------------------------
+
+    def _norm_threads(self, C: int) -> int:
+        """Return the threads of a block: one a group of columns, in whole warps, or the most for the plain path."""
+        columns = blocks_for(C, self.wide)
+        return min(_NORM_THREADS, blocks_for(columns, 32) * 32)
+
+    def layernorm_fwd(self, x: int, gamma: int, beta: int, y: int, mean: int, rstd: int, N: int, C: int) -> None:
+        """Store y = (x - mean) rstd gamma + beta; gamma and beta are float32, or 0."""
+        grid = blocks_for(N, _NORM_ROWS)
+        arguments = (x, gamma, beta, y, mean, rstd, N, C, NORM_EPSILON)
+        self.launch("k_layernorm_fwd", grid, self._norm_threads(C), *arguments)
+
+    def residual_layernorm_fwd(
+        self, x: int, branch: int, gamma: int, beta: int, total: int, y: int, mean: int, rstd: int, N: int, C: int
+    ) -> None:
+        """Store total = x + branch and y = norm(total); `total` may be `x`."""
+        grid = blocks_for(N, _NORM_ROWS)
+        arguments = (x, branch, gamma, beta, total, y, mean, rstd, N, C, NORM_EPSILON)
+        self.launch("k_residual_layernorm_fwd", grid, self._norm_threads(C), *arguments)
+
+    @staticmethod
+    def norm_shares(N: int) -> tuple[int, int]:
+        """Return (blocks, rows of a block) of the layer norm's backward."""
+        rows = max(_NORM_ROWS, blocks_for(blocks_for(N, _NORM_BLOCKS), _NORM_ROWS) * _NORM_ROWS)
+        return blocks_for(N, rows), rows
+
+    @classmethod
+    def norm_partials(cls, N: int, C: int) -> int:
+        """Return how many float32 of scratch `layernorm_bwd` needs."""
+        return cls.norm_shares(N)[0] * 2 * C
+
+    def layernorm_bwd(
+        self,
+        dy: int,
+        x: int,
+        mean: int,
+        rstd: int,
+        gamma: int,
+        dskip: int,
+        dx: int,
+        dgamma: int,
+        dbeta: int,
+        partials: int,
+        N: int,
+        C: int,
+    ) -> None:
+        """Store dx = dskip + the gradient through the norm; add dgamma and dbeta.
+
+        `dskip` 0: nothing skipped the branch. `gamma` 0: a norm without parameters; partials are then not used.
+        `dx` may be `dy` or `dskip`.
+        """
+        grid, rows = self.norm_shares(N)
+        shares = partials if gamma else 0
+        arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, rows)
+        self.launch("k_layernorm_bwd", grid, self._norm_threads(C), *arguments)
+        if gamma and grid:
+            self.launch("k_layernorm_bwd_final", blocks_for(2 * C, 32), (32, 32), partials, grid, dgamma, dbeta, C)
+
+    # -- residual, GELU, casts, zeros --------------------------------------------------------------------------------
+
+    def _each(self, name: str, n: int, *addresses: int) -> None:
+        self.launch(name, blocks_for(n, _EACH * self.wide), 256, *addresses, n)
+
+    def residual_add(self, x: int, branch: int, out: int, n: int) -> None:
+        """Store x + branch in `out`, which may be either."""
+        self._each("k_residual_add", n, x, branch, out)
+
+    def residual_add_bwd(self, dbranch: int, dx: int, out: int, n: int) -> None:
+        """Store dx + dbranch in `out`, which may be either."""
+        self._each("k_residual_add_bwd", n, dbranch, dx, out)
+
+    def gelu_fwd(self, pre: int, out: int, n: int) -> None:
+        """Store gelu(pre) in `out`."""
+        self._each("k_gelu_fwd", n, pre, out)
+
+    def gelu_bwd(self, dact: int, pre: int, out: int, n: int) -> None:
+        """Store dact gelu'(pre) in `out`, which may be `dact`."""
+        self._each("k_gelu_bwd", n, dact, pre, out)
+
+    def cast_to_storage(self, values: int, out: int, n: int) -> None:
+        """Round float32 to the storage type."""
+        self._each("k_cast_to_storage", n, values, out)
+
+    def cast_to_float(self, values: int, out: int, n: int) -> None:
+        """Widen the storage type to float32."""
+        self._each("k_cast_to_float", n, values, out)
+
+    def zero(self, out: int, size: int) -> None:
+        """Fill `size` bytes with zeros."""
+        self.launch("k_zero", blocks_for(size, _EACH * 16), 256, out, size)
+
+    # -- loss --------------------------------------------------------------------------------------------------------
+
+    def loss_fwd(self, logits: int, targets: int, losses: int, N: int, V: int, stride: int) -> None:
+        """Store losses[n] = lse(logits[n, :V]) - logits[n, target]; rows are `stride` logits apart."""
+        self.launch("k_loss_fwd", N, 256, logits, targets, losses, V, stride)
+
+    def loss_bwd(
+        self, logits: int, targets: int, losses: int, loss_scale: int, share: float, N: int, V: int, stride: int
+    ) -> None:
+        """Store the same losses, and turn logits into loss_scale x share x (softmax - onehot), in place.
+
+        `loss_scale` is the address of a float32, usually of the state's; `share` is 1 / (R T).
+        """
+        size = stride * self._storage_bytes
+        keep = size <= _ROW_SHARED
+        kernel = self._kernels.kernel("k_loss_bwd")
+        arguments = (logits, targets, losses, loss_scale, share, V, stride, int(keep))
+        if N:
+            kernel(N, 256, blocks_for(size, 16) * 16 if keep else 0, self.stream, *arguments)
+
+    def loss_rows(self, losses: int, targets: int, row_losses: int, B: int, T: int) -> None:
+        """Store row_losses[b] = mean over the valid targets of the row."""
+        self.launch("k_loss_rows", B, 256, losses, targets, row_losses, T)
+
+    # -- update ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def norm_sums(n: int) -> int:
+        """Return how many float32 of scratch `grad_norm` needs."""
+        return blocks_for(n, _GRADIENTS)
+
+    def grad_norm(
+        self, gradients: int, partials: int, state: int, n: int, max_norm: float, beta1: float, beta2: float
+    ) -> None:
+        """Fill the state: norm, clipping factor, skipped or applied, bias corrections."""
+        count = self.norm_sums(n)
+        self.launch("k_grad_norm_partial", count, 256, gradients, partials, n)
+        self.launch("k_grad_norm_final", 1, 1024, partials, count, state, max_norm, beta1, beta2)
+
+    def grad_scale(self, gradients: int, state: int, n: int) -> None:
+        """Multiply gradients by the state's factor; `adamw` does this by itself."""
+        self.launch("k_grad_scale", self.norm_sums(n), 256, gradients, state, n)
+
+    def adamw(
+        self,
+        chunks: int,
+        count: int,
+        weights: int,
+        gradients: int,
+        first: int,
+        second: int,
+        copies: int,
+        state: int,
+        learning_rate: int,
+        *,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        weight_decay: float,
+    ) -> None:
+        """Update weights, moments and working copies; `chunks` is the address of a `chunk_table` of `count` rows."""
+        addresses = (chunks, weights, gradients, first, second, copies, state, learning_rate)
+        self.launch("k_adamw", count, 256, *addresses, beta1, beta2, epsilon, weight_decay)
+
+    def working_copy(self, chunks: int, count: int, weights: int, copies: int, state: int) -> None:
+        """Make the working copies anew from the weights, rounded as the last applied update rounded them."""
+        self.launch("k_working_copy", count, 256, chunks, weights, copies, state)
+
+    def loss_scale(self, state: int, window: int) -> None:
+        """Move the dynamic loss scale; the last launch of a step. A window of 0 leaves it alone."""
+        self.launch("k_loss_scale", 1, 1, state, window)
