@@ -58,7 +58,7 @@ def test_decay_is_on_matrices_only():
 
 def test_heads_must_divide_the_width():
     """The error names what would fit."""
-    with pytest.raises(AndreaError, match="12 is not divisible by model.n_head 5") as caught:
+    with pytest.raises(AndreaError, match=r"12 is not divisible by model\.n_head 5") as caught:
         ModelConfig(n_layer=1, n_head=5, d_model=12)
     assert caught.value.hint == "n_head may be 3 or 4 or 6"
 
