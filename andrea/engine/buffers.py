@@ -1,0 +1,310 @@
+"""The memory plan: every buffer has a name, a place in one arena, and is known before anything is allocated.
+
+Axis letters: A micro-batches of a step, B rows of one, T context, N = B T, C = d_model, H heads, F = 4 C, V vocabulary
+padded to a multiple of 128. The padding exists here alone: its weights are 0 and stay 0.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from attrs import evolve, frozen
+
+from andrea.engine import Buffer, EngineConfig
+from andrea.engine.elementwise import CHUNK, STATE, Elementwise, Tensor, chunk_table
+from andrea.engine.gemm import WORKSPACE_BYTES
+from andrea.engine.model import ModelConfig, layout, parameter_count
+from andrea.errors import AndreaError
+from andrea.types import Precision
+
+ALIGNMENT = 256
+VOCABULARY_MULTIPLE = 128
+ORDER_CHUNK = 512  # as in kernels/token_order.cu
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1}
+
+
+def padded_vocabulary(vocabulary: int) -> int:
+    """Return the vocabulary rounded up to what the matrix units like."""
+    return -(-vocabulary // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+
+def aligned(size: int, to: int = ALIGNMENT) -> int:
+    """Return `size` rounded up to a multiple."""
+    return -(-size // to) * to
+
+
+class MemoryPlan:
+    """Buffers in the order of their addresses, offsets aligned to 256 bytes."""
+
+    def __init__(self) -> None:
+        self.buffers: list[Buffer] = []
+        self.offsets: dict[str, int] = {}
+        self.total = 0
+        self._by_name: dict[str, Buffer] = {}
+
+    def add(self, name: str, purpose: str, shape: Sequence[int], dtype: str) -> None:
+        """Place one more buffer behind the others."""
+        if name in self.offsets:
+            raise ValueError(f"buffer {name} is planned twice")
+        size = math.prod(shape) * BYTES[dtype]
+        self._by_name[name] = Buffer(name, purpose, tuple(shape), dtype, size)
+        self.buffers.append(self._by_name[name])
+        self.offsets[name] = self.total
+        self.total += aligned(max(size, 1))
+
+    def __getitem__(self, name: str) -> Buffer:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return iter(self.buffers)
+
+
+@frozen
+class Segment:
+    """Where one parameter lies: in flat arrays in published order, and inside the engine.
+
+    Inside, W_Q, W_K and W_V are columns of one [C, 3C] matrix, the vocabulary is padded, and every tensor is aligned.
+
+    Attributes
+    ----------
+    name
+        As in `andrea.engine.model.layout`.
+    rows, columns
+        Shape; a vector is one row.
+    source
+        Offset of the first element in the flat arrays, whose rows follow each other.
+    target, stride
+        Offset inside the engine, and elements from one row there to the next.
+    decay
+        Whether weight decay acts on it.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    source: int
+    target: int
+    stride: int
+    decay: bool
+
+
+@frozen
+class Placement:
+    """The engine's own layout of parameters: segments in published order, tensors by name, elements in all."""
+
+    segments: tuple[Segment, ...]
+    offsets: dict[str, int]
+    size: int
+
+
+def place_parameters(model: ModelConfig, vocabulary: int) -> Placement:
+    """Return where every parameter lies inside the engine; the fused tensors are named ``layerI.w_qkv``."""
+    segments: list[Segment] = []
+    offsets: dict[str, int] = {}
+    end, C = 0, model.d_model
+    for p in layout(model, vocabulary):
+        rows, columns = (1, p.size) if len(p.shape) == 1 else p.shape
+        prefix, _, kind = p.name.rpartition(".")
+        stride, target, size = columns, end, rows * columns
+        if kind in ("w_q", "w_k", "w_v"):
+            stride, fused = 3 * C, f"{prefix}.w_qkv"
+            size = 3 * C * C if kind == "w_q" else 0
+            target = offsets.setdefault(fused, end) + ("w_q", "w_k", "w_v").index(kind) * C
+        elif kind in ("embed", "head"):
+            size = padded_vocabulary(rows) * columns
+        offsets[p.name] = target
+        segments.append(Segment(p.name, rows, columns, p.offset, target, stride, p.decay))
+        end += aligned(size, ALIGNMENT // 2)  # 256 bytes of the smallest storage type
+    return Placement(tuple(segments), offsets, end)
+
+
+def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
+    """Return every buffer of the CUDA engine; nothing else is ever allocated on the card."""
+    plan = MemoryPlan()
+    placement = place_parameters(config.model, config.vocabulary)
+    _plan_state(plan, config, placement, precision.storage)
+    _plan_step(plan, config, placement)
+    _plan_activations(plan, config, precision.storage)
+    plan.add("gemm_workspace", "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
+    return plan
+
+
+def _plan_state(plan: MemoryPlan, config: EngineConfig, placement: Placement, storage: str) -> None:
+    count = parameter_count(config.model, config.vocabulary)
+    plan.add("weights", "master parameters, published order", (count,), "float32")
+    plan.add("first_moments", "AdamW", (count,), "float32")
+    plan.add("second_moments", "AdamW", (count,), "float32")
+    plan.add("gradients", "the engine's own order, padded", (placement.size,), "float32")
+    plan.add("working_weights", "what products read, the same order", (placement.size,), storage)
+    chunks = len(update_chunks(config.model, config.vocabulary))
+    plan.add("chunks", "table of the update", (chunks * CHUNK.itemsize,), "uint8")
+
+
+def _plan_step(plan: MemoryPlan, config: EngineConfig, placement: Placement) -> None:
+    """Plan what goes in and out of a step, and scratch of its reductions."""
+    model, rows = config.model, config.rows
+    N, C, V = config.batch_size * model.context, model.d_model, padded_vocabulary(config.vocabulary)
+    plan.add("ids", "inputs of a step", (rows, model.context), "int32")
+    plan.add("targets", "ids to predict, -1 not counted", (rows, model.context), "int32")
+    plan.add("learning_rate", "of the step", (1,), "float32")
+    plan.add("row_losses", "mean of each row", (rows,), "float32")
+    plan.add("train_state", "what one update leaves for the next", (STATE.itemsize,), "uint8")
+    plan.add("token_losses", "of a micro-batch", (N,), "float32")
+    plan.add("order", "positions sorted by id", (N,), "int32")
+    plan.add("order_counts", "ids of each chunk of positions", (-(-N // ORDER_CHUNK), V), "int32")
+    plan.add("order_starts", "where an id's positions begin", (V,), "int32")
+    plan.add("embed_partials", "sums of ids that cross chunks", (Elementwise.embed_partials(N, C),), "float32")
+    plan.add("square_sums", "partial sums of the gradient norm", (Elementwise.norm_sums(placement.size),), "float32")
+    if model.norm_affine:
+        plan.add("norm_shares", "shares of dgamma and dbeta", (Elementwise.norm_partials(N, C),), "float32")
+    plan.add("decode_ids", "newest id of each row", (config.batch_size,), "int32")
+    plan.add("decode_positions", "its position; -1: idle", (config.batch_size,), "int32")
+
+
+def _plan_activations(plan: MemoryPlan, config: EngineConfig, storage: str) -> None:
+    model, B, T, C = config.model, config.batch_size, config.model.context, config.model.d_model
+    F, V = 4 * C, padded_vocabulary(config.vocabulary)
+
+    def norm(name: str) -> None:
+        plan.add(f"{name}.y", "normalised", (B, T, C), storage)
+        plan.add(f"{name}.mean", "of each position", (B, T), "float32")
+        plan.add(f"{name}.rstd", "of each position", (B, T), "float32")
+
+    for i in range(model.n_layer):
+        layer = f"layer{i}"
+        plan.add(f"{layer}.x1", "residual stream before attention", (B, T, C), storage)
+        norm(f"{layer}.ln1")
+        plan.add(f"{layer}.qkv", "queries, keys, values", (B, T, 3 * C), storage)
+        plan.add(f"{layer}.heads", "output of the heads", (B, T, C), storage)
+        plan.add(f"{layer}.lse", "log-sum-exp of the scores", (B, model.n_head, T), "float32")
+        plan.add(f"{layer}.x2", "residual stream before the MLP", (B, T, C), storage)
+        norm(f"{layer}.ln2")
+        plan.add(f"{layer}.preactivation", "before GELU; keys and values while decoding", (B, T, F), storage)
+        plan.add(f"{layer}.hidden", "after GELU", (B, T, F), storage)
+    plan.add("final.x", "residual stream before the head", (B, T, C), storage)
+    norm("final")
+    plan.add("logits", "and their gradient, in place", (B, T, V), storage)
+    plan.add("branch", "output of a block before it is added", (B, T, C), storage)
+    plan.add("dstream", "gradient of the residual stream", (B, T, C), storage)
+    plan.add("dbranch", "gradient of a norm's output, or of the heads", (B, T, C), storage)
+    plan.add("dqkv", "gradient of queries, keys, values", (B, T, 3 * C), storage)
+    plan.add("dhidden", "gradient inside the MLP", (B, T, F), storage)
+    plan.add("attention_rows", "two numbers a query for the backward", (B, model.n_head, T, 2), "float32")
+
+
+@functools.lru_cache(maxsize=2)
+def update_chunks(model: ModelConfig, vocabulary: int) -> Any:
+    """Return the table that the update walks: rows of fused matrices one by one, all else as long pieces."""
+    tensors: list[Tensor] = []
+    for s in place_parameters(model, vocabulary).segments:
+        if not s.decay:  # norms are read in float32, so they have no working copy
+            tensors.append(Tensor(s.source, s.target, s.columns, s.decay))
+        elif s.stride == s.columns:
+            tensors.append(Tensor(s.source, s.target, s.rows * s.columns, s.decay, s.target))
+        else:
+            tensors += [
+                Tensor(
+                    s.source + row * s.columns, s.target + row * s.stride, s.columns, s.decay, s.target + row * s.stride
+                )
+                for row in range(s.rows)
+            ]
+    return chunk_table(tensors)
+
+
+def readable(size: int) -> str:
+    """Return a size as a person reads it: ``1.25 GiB``."""
+    value, unit = float(size), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
+
+
+def largest_batch(config: EngineConfig, limit: int, plan: Callable[[EngineConfig], MemoryPlan]) -> int:
+    """Return the most rows of a micro-batch whose plan stays within `limit` bytes; 0 when not even one does."""
+    low, high = 0, config.batch_size
+    while low < high:
+        middle = (low + high + 1) // 2
+        if plan(evolve(config, batch_size=middle)).total <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def check_fits(config: EngineConfig, free: int, plan: Callable[[EngineConfig], MemoryPlan]) -> MemoryPlan:
+    """Return the plan of a configuration, or refuse it.
+
+    Parameters
+    ----------
+    free
+        Bytes that may be used.
+    plan
+        Makes the plan of a configuration.
+
+    Raises
+    ------
+    AndreaError
+        When the plan needs more than is free: says what is needed and which batch would fit.
+    """
+    made = plan(config)
+    if made.total <= free:
+        return made
+    batch = largest_batch(config, free, plan)
+    hint = (
+        f"batch_size {batch} fits; accumulation keeps the rows of a step"
+        if batch
+        else "not even batch_size 1 fits: take a smaller model, a shorter context or a smaller storage type"
+    )
+    raise AndreaError(
+        f"batch_size {config.batch_size} needs {readable(made.total)} of the card's memory; "
+        f"{readable(free)} may be used",
+        hint,
+    )
+
+
+@frozen
+class Arena:
+    """One allocation of the card's memory and the address of every buffer in it."""
+
+    base: int
+    plan: MemoryPlan
+
+    @classmethod
+    def allocate(cls, plan: MemoryPlan) -> Arena:
+        """Allocate a plan in the current context, filled with zeros."""
+        from andrea.engine.launcher import allocate, check, driver
+
+        base = allocate(plan.total)
+        check(driver().cuMemsetD8(base, 0, plan.total), "cuMemsetD8")
+        return cls(base, plan)
+
+    def address(self, name: str, element: int = 0) -> int:
+        """Return the address of a buffer, or of one of its elements."""
+        offset = self.base + self.plan.offsets[name]
+        return offset + element * BYTES[self.plan[name].dtype] if element else offset
+
+    def close(self) -> None:
+        """Give the memory back."""
+        from andrea.engine.launcher import release
+
+        release(self.base)
+
+
+def free_memory(limit: Any = None) -> int:
+    """Return the bytes that may be used: what the card has free, less a reserve for the driver, within a cap.
+
+    Parameters
+    ----------
+    limit
+        The option ``arena_limit``: bytes, or None.
+    """
+    from andrea.engine.launcher import check, driver
+
+    free, _ = check(driver().cuMemGetInfo(), "cuMemGetInfo")
+    usable = max(0, int(free) - (256 << 20))  # libraries load their code when it is first used
+    return usable if limit is None else min(usable, int(limit))

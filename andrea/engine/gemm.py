@@ -1,0 +1,262 @@
+"""Matrix products: D = op(A) op(B) or D += op(A) op(B), by cuBLASLt, or by our own kernel where it is missing.
+
+Everything is row-major. cuBLASLt thinks in columns, where a row-major matrix is its own transpose, so it is asked for
+D^T = op(B)^T op(A)^T: operands change places, shapes change places, nothing is copied.
+
+An algorithm comes from a table that was measured before (keyed by card, library version and problem), else it is the
+library's first proposal that does not add split parts with atomics. What was used is recorded, since it decides bits.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from andrea.errors import AndreaError
+
+WORKSPACE_BYTES = 64 << 20
+PROPOSALS = 48
+# Split-K may add its parts in the compute type (2) or the output type (4), out of place; in place (1) means atomics.
+REDUCTIONS = 2 | 4
+
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType
+COMPUTE_FLOAT32, COMPUTE_TF32 = 68, 77  # cublasComputeType
+SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
+
+
+@frozen
+class Problem:
+    """One shape of product: D[m, n] = op(A)[m, k] op(B)[k, n], all row-major.
+
+    Attributes
+    ----------
+    m, n, k
+        Sizes after transposing.
+    transpose_a, transpose_b
+        A is stored [k, m], B is stored [n, k].
+    lda, ldb, ldd
+        Elements from one stored row to the next.
+    operand, result
+        Storage types of A and B, and of D.
+    tf32
+        Multiply float32 operands in tf32.
+    accumulate
+        D += instead of D =.
+    epilogue
+        ``""``; ``gelu``: D = gelu(product), and the product itself goes to `aux`; ``dgelu``: D = product x gelu'(aux).
+    """
+
+    m: int
+    n: int
+    k: int
+    transpose_a: bool
+    transpose_b: bool
+    lda: int
+    ldb: int
+    ldd: int
+    operand: str
+    result: str
+    tf32: bool = False
+    accumulate: bool = False
+    epilogue: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name of the problem in tables, for instance ``65536x2304x768 nn bfloat16->bfloat16``."""
+        letters = "nt"[self.transpose_a] + "nt"[self.transpose_b]
+        leads = f"{self.lda},{self.ldb},{self.ldd}"
+        multiply = "tf32" if self.tf32 else self.operand
+        tail = (" +=" if self.accumulate else "") + (f" {self.epilogue}" if self.epilogue else "")
+        return f"{self.m}x{self.n}x{self.k} {letters} {leads} {multiply}->{self.result}{tail}"
+
+    @property
+    def operations(self) -> int:
+        """Floating-point operations."""
+        return 2 * self.m * self.n * self.k
+
+
+def read_table(path: Path | None = None) -> dict[str, dict[str, str]]:
+    """Return the committed table: card and library -> problem -> algorithm as hexadecimal text."""
+    source = path or resources.files("andrea.engine") / "gemm_table.json"
+    if not source.is_file():
+        return {}
+    table: dict[str, dict[str, str]] = json.loads(source.read_text(encoding="utf-8"))
+    return table
+
+
+class Matmul:
+    """One prepared product: descriptors and algorithm exist, only addresses are missing."""
+
+    def __init__(self, library: CublasLt, problem: Problem) -> None:
+        self.problem = problem
+        self._library = library
+        lt = library.lt
+        layouts = _column_layouts(problem)
+        self._layouts = [lt.matrix_layout_create(*layout) for layout in layouts]
+        self._descriptors: dict[int, int] = {}
+        self._alpha = ctypes.c_float(1)
+        self._beta = ctypes.c_float(1 if problem.accumulate else 0)
+        self.algorithm = library.choose(self)
+
+    def descriptor(self, aux: int = 0) -> int:
+        """Return the operation's descriptor; the epilogue's second matrix is part of it."""
+        if aux not in self._descriptors:
+            self._descriptors[aux] = self._library.describe(self.problem, aux)
+        return self._descriptors[aux]
+
+    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
+        """Launch on `stream`; a, b, d, aux are device addresses."""
+        self.launch(self.algorithm.ctypes.data, a, b, d, stream, aux)
+
+    def launch(self, algorithm: int, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
+        """Launch with the algorithm at an address, for tuning."""
+        first, second, result = self._layouts
+        self._library.lt.matmul(
+            self._library.handle,
+            self.descriptor(aux),
+            ctypes.addressof(self._alpha),
+            b,
+            first,
+            a,
+            second,
+            ctypes.addressof(self._beta),
+            d,
+            result,
+            d,
+            result,
+            algorithm,
+            self._library.workspace,
+            WORKSPACE_BYTES,
+            stream,
+        )
+
+    def proposals(self) -> Any:
+        """Return the library's proposals, best guess first, as an array of its result records."""
+        return self._library.proposals(self.descriptor(self._library.workspace), self._layouts)
+
+
+def _column_layouts(problem: Problem) -> list[tuple[int, int, int, int]]:
+    """Return (type, rows, columns, leading dimension) of cuBLASLt's A, B and D."""
+    p = problem
+    operand, result = DATA_TYPES[p.operand], DATA_TYPES[p.result]
+    return [
+        (operand, *((p.k, p.n) if p.transpose_b else (p.n, p.k)), p.ldb),
+        (operand, *((p.m, p.k) if p.transpose_a else (p.k, p.m)), p.lda),
+        (result, p.n, p.m, p.ldd),
+    ]
+
+
+class CublasLt:
+    """cuBLASLt with raw pointers, one workspace, and one prepared product for each problem.
+
+    Parameters
+    ----------
+    card
+        Name of the card, the table's key.
+    workspace
+        Device address of WORKSPACE_BYTES.
+    table
+        As `read_table` gives it.
+    """
+
+    name = "cuBLASLt"
+
+    def __init__(self, card: str, workspace: int, table: Mapping[str, Mapping[str, str]]) -> None:
+        from nvmath.bindings import cublasLt
+
+        self.lt: Any = cublasLt
+        self.handle = cublasLt.create()
+        self.version = str(cublasLt.get_version())
+        self.workspace = workspace
+        self.key = f"{card} {self.version}"
+        self.used: dict[str, str] = {}
+        self._table = table.get(self.key, {})
+        self._prepared: dict[Problem, Matmul] = {}
+        self._kept: list[Any] = []
+
+    def prepare(self, problem: Problem) -> Matmul:
+        """Return the product for a problem, made once."""
+        if problem not in self._prepared:
+            self._prepared[problem] = Matmul(self, problem)
+        return self._prepared[problem]
+
+    def describe(self, problem: Problem, aux: int) -> int:
+        """Make an operation descriptor."""
+        attributes, epilogues = self.lt.MatmulDescAttribute, self.lt.Epilogue
+        descriptor: int = self.lt.matmul_desc_create(COMPUTE_TF32 if problem.tf32 else COMPUTE_FLOAT32, 0)
+        set_attribute = functools.partial(self._set, self.lt.matmul_desc_set_attribute, descriptor)
+        set_attribute(attributes.TRANSA, problem.transpose_b, np.int32)
+        set_attribute(attributes.TRANSB, problem.transpose_a, np.int32)
+        if problem.epilogue:
+            kind = {"gelu": epilogues.GELU_AUX, "dgelu": epilogues.DGELU}[problem.epilogue]
+            set_attribute(attributes.EPILOGUE, kind, np.int32)
+            set_attribute(attributes.EPILOGUE_AUX_POINTER, aux, np.uint64)
+            set_attribute(attributes.EPILOGUE_AUX_LD, problem.ldd, np.int64)
+        return descriptor
+
+    def proposals(self, descriptor: int, layouts: list[int]) -> Any:
+        """Ask for algorithms that stay inside our workspace and add split parts in a fixed order."""
+        preference = self.lt.matmul_preference_create()
+        attributes = self.lt.MatmulPreferenceAttribute
+        set_attribute = functools.partial(self._set, self.lt.matmul_preference_set_attribute, preference)
+        set_attribute(attributes.MAX_WORKSPACE_BYTES, WORKSPACE_BYTES, np.uint64)
+        set_attribute(attributes.REDUCTION_SCHEME_MASK, REDUCTIONS, np.uint32)
+        found = np.zeros(PROPOSALS, dtype=self.lt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, dtype=np.int32)
+        first, second, result = layouts
+        self.lt.matmul_algo_get_heuristic(
+            self.handle,
+            descriptor,
+            first,
+            second,
+            result,
+            result,
+            preference,
+            PROPOSALS,
+            found.ctypes.data,
+            count.ctypes.data,
+        )
+        self.lt.matmul_preference_destroy(preference)
+        return found[: int(count[0])]
+
+    def choose(self, matmul: Matmul) -> Any:
+        """Return the algorithm of the table, else the first proposal, uint64 (8,); and record it."""
+        key = matmul.problem.key
+        if key in self._table:
+            algorithm = np.frombuffer(bytes.fromhex(self._table[key]), dtype=np.uint64).copy()
+        else:
+            proposals = matmul.proposals()
+            if not len(proposals):
+                raise AndreaError(f"cuBLASLt {self.version} has no algorithm for {key}", "--set engine.gemm=own")
+            algorithm = proposals[0]["algo"]["data_"].copy()
+        self.used[key] = algorithm.tobytes().hex()
+        return algorithm
+
+    def use(self, matmul: Matmul, algorithm: Any) -> None:
+        """Change the algorithm of a product, and the record."""
+        matmul.algorithm = np.ascontiguousarray(algorithm)
+        self.used[matmul.problem.key] = matmul.algorithm.tobytes().hex()
+
+    def _set(self, setter: Callable[..., None], target: int, attribute: Any, value: Any, dtype: Any) -> None:
+        buffer = np.array([int(value)], dtype=dtype)
+        self._kept.append(buffer)  # the library may keep the address, so the memory stays
+        setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
+
+    @property
+    def prepared(self) -> list[Matmul]:
+        """Every product that was asked for."""
+        return list(self._prepared.values())
+
+    def close(self) -> None:
+        """Give the handle back."""
+        if self.handle:
+            self.lt.destroy(self.handle)
+            self.handle = 0

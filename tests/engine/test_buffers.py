@@ -1,0 +1,110 @@
+"""The memory plan adds up, does not overlap, and refuses what does not fit with what would."""
+
+from __future__ import annotations
+
+import pytest
+from attrs import evolve
+
+from andrea.engine import EngineConfig
+from andrea.engine.buffers import (
+    ALIGNMENT,
+    MemoryPlan,
+    aligned,
+    check_fits,
+    largest_batch,
+    padded_vocabulary,
+    plan_memory,
+    readable,
+)
+from andrea.engine.model import ModelConfig, parameter_count
+from andrea.errors import AndreaError
+from andrea.types import Precision
+
+SMALL = EngineConfig(ModelConfig(2, 2, 64, 32), vocabulary=300, batch_size=4)
+FP32, BF16 = Precision("fp32"), Precision("bf16", storage="bfloat16", multiply="bfloat16")
+FP16 = Precision("fp16", storage="float16", multiply="float16", loss_scale=65536.0)
+FAMILY = {
+    "12M": EngineConfig(ModelConfig(6, 12, 384), vocabulary=4353, batch_size=8),
+    "120M": EngineConfig(ModelConfig(12, 12, 768), vocabulary=8449, batch_size=8),
+}
+
+
+@pytest.mark.parametrize(("vocabulary", "padded"), [(8449, 8576), (4353, 4480), (128, 128), (1, 128)])
+def test_vocabulary_is_padded_to_128(vocabulary, padded):
+    """The padded vocabulary is the next multiple of 128."""
+    assert padded_vocabulary(vocabulary) == padded
+
+
+def test_buffers_do_not_overlap():
+    """Offsets are aligned, in order, and every buffer ends before the next begins."""
+    plan = plan_memory(SMALL, BF16)
+    end = 0
+    for buffer in plan:
+        offset = plan.offsets[buffer.name]
+        assert offset % ALIGNMENT == 0
+        assert offset >= end
+        end = offset + buffer.bytes
+    assert plan.total >= end
+    assert plan.total - sum(aligned(max(b.bytes, 1)) for b in plan) == 0
+
+
+def test_name_is_taken_once():
+    """Two buffers of one name are an error."""
+    plan = MemoryPlan()
+    plan.add("a", "first", (3,), "float32")
+    with pytest.raises(ValueError, match="twice"):
+        plan.add("a", "second", (3,), "float32")
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16])
+def test_state_is_float32_in_every_precision(precision):
+    """Master weights and both moments are float32 of the published size; activations take the storage type."""
+    plan = plan_memory(SMALL, precision)
+    count = parameter_count(SMALL.model, SMALL.vocabulary)
+    for name in ("weights", "first_moments", "second_moments"):
+        assert (plan[name].shape, plan[name].dtype) == ((count,), "float32")
+    assert plan["gradients"].dtype == "float32"
+    assert plan["layer1.preactivation"].dtype == precision.storage
+
+
+def test_plan_grows_with_batch_not_with_accumulation():
+    """More rows at once cost memory; more micro-batches cost only their tokens."""
+    base = plan_memory(SMALL, BF16).total
+    row = SMALL.model.context * SMALL.model.d_model * 2 * 16 * SMALL.model.n_layer  # 16 saved widths a layer
+    assert plan_memory(evolve(SMALL, batch_size=8), BF16).total > base + 4 * row
+    extra = plan_memory(evolve(SMALL, accumulation=4), BF16).total - base
+    tokens = 3 * SMALL.batch_size * SMALL.model.context
+    assert 0 < extra <= tokens * 4 * 6 + 16 * ALIGNMENT
+
+
+def test_family_fits_the_promised_cards():
+    """12M in fp32 at batch 8 fits 8 GB; 120M in fp16 at batch 8 fits 12 GB."""
+    assert plan_memory(FAMILY["12M"], FP32).total < 8e9
+    assert plan_memory(FAMILY["120M"], FP16).total < 12e9
+
+
+def test_refusal_names_the_batch_that_fits():
+    """Too little memory is refused with needed, free, and a batch that really fits while one more does not."""
+
+    def plan(config):
+        return plan_memory(config, BF16)
+
+    config = evolve(SMALL, batch_size=64)
+    free = plan(evolve(SMALL, batch_size=21)).total
+    with pytest.raises(AndreaError, match="batch_size 64 needs") as error:
+        check_fits(config, free, plan)
+    assert readable(free) in error.value.message
+    assert "batch_size 21 fits" in error.value.hint
+    assert largest_batch(config, free - 1, plan) == 20
+    assert check_fits(evolve(config, batch_size=21), free, plan).total == free
+    with pytest.raises(AndreaError) as error:
+        check_fits(config, 1000, plan)
+    assert "not even batch_size 1" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(12, "12 B"), (2048, "2.00 KiB"), (3 << 20, "3.00 MiB"), (5 << 40, "5120.00 GiB")]
+)
+def test_sizes_are_readable(size, text):
+    """Sizes read as a person writes them."""
+    assert readable(size) == text
