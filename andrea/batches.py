@@ -214,8 +214,8 @@ class Batches:
         self._pulls = np.array(state["pulls"], dtype=np.int64)
 
     def _position(self, source: int, epoch: int, index: int, offset: int) -> _Position:
-        starts = self._epoch(source, epoch).starts
-        if not (epoch >= 0 and 0 <= index < starts.size - 1 and 0 <= offset < starts[index + 1] - starts[index]):
+        starts = self._epoch(source, epoch).starts if epoch >= 0 else np.zeros(1, dtype=np.int64)
+        if not (0 <= index < starts.size - 1 and 0 <= offset < starts[index + 1] - starts[index]):
             raise AndreaError(
                 f"source {self.names[source]}: there is no token {offset} of document {index} in epoch {epoch}",
                 "the saved data positions are damaged; use another checkpoint",

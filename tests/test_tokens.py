@@ -1,0 +1,514 @@
+"""Token files, the held-out split, and a preparation that may be interrupted anywhere."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from andrea import AndreaError, Document, SourceSpec
+from andrea.tokenfile import TokenFile, TokenWriter, bytes_of_tokens
+from andrea.tokens import (
+    StoppedError,
+    group_hash,
+    held_out_mask,
+    is_held_out,
+    prepare,
+    reopen,
+    sample_budgets,
+    split_words,
+)
+
+GOLDEN = "0deb90b2d1007041b01423a557ea202f8e37bb7c64f98879e1464cf0000c0647"
+GROUP_HASH = 12147583775996357911
+
+
+class Common:
+    """A trained tokenizer in small: the bytes, and the most frequent word of its sample as one more id."""
+
+    def __init__(self, word: bytes, size: int = 258) -> None:
+        self.word, self.size, self.bos = word, size, 256
+        self.fingerprint = hashlib.sha256(word + bytes([size % 251])).hexdigest()
+
+    @classmethod
+    def make(cls, request):
+        if request.saved is not None:
+            return cls((request.saved / "word").read_bytes())
+        words = b" ".join(request.sample(1 << 20)).split()
+        return cls(min(sorted(set(words)), key=lambda word: -words.count(word)))
+
+    def encode(self, data):
+        first, *parts = data.split(self.word)
+        ids = list(first)
+        for part in parts:
+            ids += [257, *part]
+        return np.array(ids, dtype=np.int32)
+
+    def decode(self, ids):
+        return b"".join(self.word if i == 257 else b"" if i >= 256 else bytes([i]) for i in np.asarray(ids).tolist())
+
+    def save(self, folder):
+        (folder / "word").write_bytes(self.word)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, texts, tokenizer=None, lengths=None) -> TokenFile:
+    with TokenWriter(path, tokenizer or Common(b"the"), lengths) as writer:
+        for text in texts:
+            writer.add(text)
+    return TokenFile.open(path)
+
+
+@given(texts=st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=10), wide=st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_what_is_written_is_read(tmp_path_factory, texts, wide):
+    """Any documents come back, in 16 bits up to 65,536 ids and in 32 bits above."""
+    folder = tmp_path_factory.getbasetemp()
+    tokenizer = Common(b"the", 65537 if wide else 65536)
+    lengths = np.zeros(tokenizer.size, dtype="<u4")
+    lengths[:258] = [1] * 256 + [0, 3]
+    file = write(folder / "any.btok", texts, tokenizer, lengths)
+    assert file.documents == len(texts)
+    assert file.bytes == sum(map(len, texts))
+    assert file.tokens.dtype == (np.uint32 if wide else np.uint16)
+    assert [tokenizer.decode(file.document(i)) for i in range(len(texts))] == texts
+    assert [int(file.tokens[start]) for start in file.offsets[:-1]] == [tokenizer.bos] * len(texts)
+    assert int(file.offsets[-1]) == file.tokens.size
+    assert int(file.token_bytes[file.tokens].sum()) == file.bytes
+    assert (file.vocabulary, file.bos, file.fingerprint) == (tokenizer.size, 256, tokenizer.fingerprint)
+    file.verify()
+
+
+def test_bytes_on_the_disk_are_these(tmp_path):
+    """The format is fixed: a file of two known documents has a known digest, and its header known fields."""
+    path = tmp_path / "a.btok"
+    write(path, [b"the cat", b"on the mat"])
+    data = path.read_bytes()
+    assert data[:8] == b"\x93BTOK\r\n\x1a"
+    assert int.from_bytes(data[8:12], "little") == 1
+    assert int.from_bytes(data[16:24], "little") == len(data)
+    assert hashlib.sha256(data).hexdigest() == GOLDEN
+
+
+def test_every_cut_is_noticed(tmp_path):
+    """A file cut at any byte, or with a byte too many, is refused by name."""
+    path, cut = tmp_path / "whole.btok", tmp_path / "cut.btok"
+    write(path, [b"the cat", b"sat"])
+    data = path.read_bytes()
+    for length in [*range(300), *range(300, len(data), 7), *range(len(data) - 40, len(data))]:
+        cut.write_bytes(data[:length])
+        with pytest.raises(AndreaError, match=r"cut\.btok is (cut short|not a token file)") as caught:
+            TokenFile.open(cut)
+        assert caught.value.hint
+    cut.write_bytes(data + b"\0")
+    with pytest.raises(AndreaError, match="too long"):
+        TokenFile.open(cut)
+
+
+def test_every_flipped_byte_is_noticed(tmp_path):
+    """A changed byte of the header is noticed when the file is opened, any other one by `verify`."""
+    path = tmp_path / "a.btok"
+    write(path, [b"the cat", b"sat"])
+    data = path.read_bytes()
+    header = 184
+    for place in [*range(header), *range(header, len(data), 5)]:
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        if place < header:
+            with pytest.raises(AndreaError, match=r"a\.btok"):
+                TokenFile.open(path)
+        else:
+            with pytest.raises(AndreaError, match=r"a\.btok is damaged"):
+                TokenFile.open(path).verify()
+
+
+def test_foreign_files_are_named(tmp_path):
+    """Something else, an other version, an other tokenizer, nothing at all: each error says what it is."""
+    path = tmp_path / "a.btok"
+    write(path, [b"the cat"])
+    data = path.read_bytes()
+    with pytest.raises(AndreaError, match="made by another tokenizer") as caught:
+        TokenFile.open(path, "ab" * 32)
+    assert "andrea prepare" in caught.value.hint
+    path.write_bytes(data[:8] + b"\x02" + data[9:])
+    with pytest.raises(AndreaError, match="has version 2"):
+        TokenFile.open(path)
+    path.write_bytes(b"PK\x03\x04" + data)
+    with pytest.raises(AndreaError, match="is not a token file"):
+        TokenFile.open(path)
+    with pytest.raises(AndreaError, match=r"b\.btok does not exist"):
+        TokenFile.open(tmp_path / "b.btok")
+
+
+def test_a_failed_writer_leaves_nothing(tmp_path):
+    """When writing fails no file is left, and an earlier one of the name stays."""
+    path = tmp_path / "a.btok"
+    write(path, [b"the cat"])
+    before = path.read_bytes()
+
+    def documents():
+        yield b"x"
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write(path, documents())
+    assert content(tmp_path) == {"a.btok": before}
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"), [([256], "bos"), ([300], "outside"), ([-1], "outside"), ([97, 98], "more or fewer bytes")]
+)
+def test_a_wrong_tokenizer_is_caught(tmp_path, ids, said):
+    """Ids that are bos, unknown, or stand for other bytes never get into a file."""
+    tokenizer = Common(b"the")
+    tokenizer.encode = lambda data: np.array(ids, dtype=np.int32)
+    with pytest.raises(ValueError, match=said), TokenWriter(tmp_path / "a.btok", tokenizer) as writer:
+        writer.add(b"a")
+
+
+def test_bytes_of_tokens():
+    """Every id stands for the bytes that it decodes to, bos for none."""
+    lengths = bytes_of_tokens(Common(b"there"))
+    assert lengths.tolist() == [1] * 256 + [0, 5]
+
+
+# -- the split ---------------------------------------------------------------------------------------------------------
+
+
+def mask_of(groups, share):
+    return held_out_mask(np.array([group_hash(group) for group in groups], dtype=np.uint64), share)
+
+
+@given(groups=st.lists(st.sampled_from("abcdefghij"), min_size=2, max_size=30), share=st.floats(0.001, 0.999))
+@settings(max_examples=150, deadline=None)
+def test_split_keeps_works_together(groups, share):
+    """Both sides have a document; with two works or more no work is on both, and the hash decides if it can."""
+    mask = mask_of(groups, share)
+    assert 0 < mask.sum() < len(groups)
+    held, kept = ({g for g, m in zip(groups, mask, strict=True) if m is np.bool_(side)} for side in (True, False))
+    if len(set(groups)) > 1:
+        assert not held & kept
+        by_hash = {group for group in groups if is_held_out(group, share)}
+        assert held == by_hash or not by_hash or by_hash == set(groups)
+
+
+def test_split_of_a_single_work():
+    """One work gives its last documents; one document alone cannot be split."""
+    assert mask_of("a" * 20, 0.1).tolist() == [False] * 18 + [True] * 2
+    assert mask_of("aa", 0.1).tolist() == [False, True]
+    with pytest.raises(AndreaError, match="one document alone"):
+        mask_of("a", 0.1)
+    with pytest.raises(AndreaError, match="the held-out share is 1"):
+        mask_of("ab", 1.0)
+
+
+def test_split_is_the_same_everywhere():
+    """The hash of a work is fixed for good, and its share comes out right."""
+    assert group_hash("json/encoder.py") == GROUP_HASH
+    # 10,000 works at 5%: the count is binomial with deviation 22, so 5 deviations are 110.
+    assert abs(sum(is_held_out(f"work {i}", 0.05) for i in range(10000)) - 500) < 110
+
+
+# -- preparation -------------------------------------------------------------------------------------------------------
+
+WORDS = ["the", "cat", "sat", "on", "Mat", "don't", "x1", "naïve", "été", "λόγος"]
+
+
+def texts_of(spec):
+    draw = random.Random(spec.name)
+    for number in range(spec.options["documents"]):
+        text = " ".join(draw.choice(WORDS) for _ in range(draw.randint(0, 30)))
+        yield Document(text=text, name=f"{spec.name} {number}", group=f"work {number // 3}")
+
+
+def sources(*counts):
+    return [SourceSpec(f"s{i}", "source.test", {"documents": count}) for i, count in enumerate(counts)]
+
+
+def do(cache, specs=None, **changes):
+    arguments = {
+        "open_source": texts_of,
+        "keep_document": lambda document, source: "short" if len(document.text) < 10 else None,
+        "make_tokenizer": Common.make,
+        "tokenizer_key": "common",
+        "cache": cache,
+        "held_out_share": 0.2,
+    }
+    return prepare(specs or sources(60, 300, 30), **{**arguments, **changes})
+
+
+def content(cache: Path) -> dict[str, bytes]:
+    return {p.relative_to(cache).as_posix(): p.read_bytes() for p in sorted(cache.rglob("*")) if p.is_file()}
+
+
+def test_prepared_files_hold_the_kept_documents(tmp_path):
+    """Training and held-out files together are the kept documents; training keeps the order of the source."""
+    prepared = do(tmp_path)
+    for source, spec in zip(prepared.sources, sources(60, 300, 30), strict=True):
+        kept = [d for d in texts_of(spec) if len(d.text) >= 10]
+        train, held_out = TokenFile.open(source.train), TokenFile.open(source.held_out)
+        decode = prepared.tokenizer.decode
+        of_train = [decode(train.document(i)).decode() for i in range(train.documents)]
+        of_held_out = [decode(held_out.document(i)).decode() for i in range(held_out.documents)]
+        assert of_train == [d.text for d in kept if not is_held_out(d.group, 0.2)]
+        assert sorted(of_held_out) == sorted(d.text for d in kept if is_held_out(d.group, 0.2))
+        manifest = source.manifest
+        assert manifest["kept"] == len(kept) == manifest["train"]["documents"] + manifest["held_out"]["documents"]
+        assert manifest["kept"] + sum(manifest["dropped"].values()) == spec.options["documents"]
+        assert manifest["bytes"] == sum(len(d.text.encode()) for d in kept) == train.bytes + held_out.bytes
+        assert set(manifest["dropped"]) <= {"short", "empty"}
+        train.verify()
+        held_out.verify()
+
+
+def test_known_words(tmp_path):
+    """Words are those of training text that occur twice or more, lower case, sorted in the file."""
+    prepared = do(tmp_path)
+    counts: dict[str, int] = {}
+    for spec in sources(60, 300, 30):
+        for document in texts_of(spec):
+            if len(document.text) >= 10 and not is_held_out(document.group, 0.2):
+                for word in document.text.lower().split():
+                    counts[word] = counts.get(word, 0) + 1
+    expected = {word for word, count in counts.items() if count >= 2}
+    assert prepared.known_words() == expected
+    assert prepared.words.read_text(encoding="utf-8").splitlines() == sorted(expected)
+    assert split_words("Don't stop_it, ÉTÉ 42!") == ["don't", "stop", "it", "été", "42"]
+
+
+def test_the_same_again_and_elsewhere(tmp_path):
+    """A second time writes nothing; another cache gets the same files byte for byte."""
+    first = do(tmp_path / "a")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("*") if p.is_file() and p.name != "lock"}
+
+    def refuse(request):
+        assert request.saved is not None, "trained a second time"
+        return Common.make(request)
+
+    second = do(tmp_path / "a", make_tokenizer=refuse)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("*") if p.is_file() and p.name != "lock"} == before
+    third = do(tmp_path / "b")
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    assert first.sha256 == second.sha256 == third.sha256
+    assert [s.sha256 for s in first.sources] == [s.sha256 for s in third.sources]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"held_out_share": 0.3},
+        {"tokenizer_key": "other"},
+        {"specs": sources(60, 300, 31)},
+        {"mix": {"s0": 1}},
+        {"keep_document": lambda document, source: None},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_whatever_decides_the_data_changes_the_digest(tmp_path, change):
+    """Another share, tokenizer, source, mix or filter is other data, and never overwrites the first."""
+    first, before = do(tmp_path), content(tmp_path)
+    other = do(tmp_path, **change)
+    assert other.sha256 != first.sha256
+    assert before.items() <= content(tmp_path).items()
+
+
+class Interruption(BaseException):
+    """Like a kill: no handler for errors catches it."""
+
+
+def test_interrupted_at_every_call(tmp_path):
+    """Interrupted at any call of progress, the cache holds whole files only, and going on gives the same."""
+    calls = []
+    do(tmp_path / "whole", progress=lambda *call: calls.append(call))
+    whole = content(tmp_path / "whole")
+    assert len(calls) > 20
+    for last in range(len(calls)):
+        left = iter(range(last))
+
+        def progress(stage, done, total, left=left):
+            if next(left, None) is None:
+                raise Interruption
+
+        cache = tmp_path / f"cut{last}"
+        with pytest.raises(Interruption):
+            do(cache, progress=progress)
+        assert content(cache).items() <= whole.items()
+        do(cache)
+        assert content(cache) == whole
+
+
+def test_killed_at_random(tmp_path):
+    """Killed by SIGKILL again and again, the preparation still ends with the same files."""
+    do(tmp_path / "whole")
+    code = (
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]\n"
+        "import os, signal, pathlib, test_tokens as t\n"
+        "left = iter(range(int(sys.argv[4])))\n"
+        "real = os.fsync\n"
+        "def fsync(handle):\n"
+        "    if next(left, None) is None: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    real(handle)\n"
+        "os.fsync = fsync\n"
+        "t.do(pathlib.Path(sys.argv[3]))\n"
+    )
+    here = Path(__file__).parent
+    cache = tmp_path / "killed"
+    for fsyncs in (0, 1, 3, 4):
+        command = [sys.executable, "-c", code, str(here.parent), str(here), str(cache), str(fsyncs)]
+        killed = subprocess.run(command, check=False, capture_output=True)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    do(cache)
+    assert content(cache) == content(tmp_path / "whole")
+
+
+def test_stopping_is_asked_for(tmp_path):
+    """When `stopped` says yes the preparation ends with an error that says how to go on."""
+    with pytest.raises(StoppedError, match="what was finished is kept") as caught:
+        do(tmp_path, stopped=lambda: True)
+    assert "same command" in caught.value.hint
+
+
+def test_two_at_once_wait_for_each_other(tmp_path):
+    """While another preparation works in the cache this one waits, says so, and can be stopped."""
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        stages = []
+        with pytest.raises(StoppedError):
+            do(tmp_path, progress=lambda stage, done, total: stages.append(stage), stopped=lambda: len(stages) > 2)
+    assert set(stages) == {"waiting for another preparation"}
+
+
+def test_reopen(tmp_path):
+    """By its digest a preparation is found again whole, without reading a source."""
+    prepared = do(tmp_path)
+    again = reopen(tmp_path, prepared.sha256, Common.make)
+    for one, other in zip(prepared.sources, again.sources, strict=True):
+        assert (one.name, one.train, one.held_out, one.sha256) == (
+            other.name,
+            other.train,
+            other.held_out,
+            other.sha256,
+        )
+    assert again.tokenizer.fingerprint == prepared.tokenizer.fingerprint
+    assert again.known_words() == prepared.known_words()
+
+
+@pytest.mark.parametrize("part", ["prepared/*.json", "tokens/*.train.btok", "words/*.txt", "tokenizers/*"])
+def test_reopen_names_what_is_gone(tmp_path, part):
+    """When a part of it is gone the error says which, and that `andrea prepare` makes it again."""
+    prepared = do(tmp_path)
+    for path in tmp_path.glob(part):
+        path.rename(tmp_path / path.name)
+    with pytest.raises(AndreaError) as caught:
+        reopen(tmp_path, prepared.sha256, Common.make)
+    assert "andrea prepare" in caught.value.hint
+    for path in [p for p in tmp_path.iterdir() if p.name not in {"lock", "tokens", "prepared", "words", "tokenizers"}]:
+        if path.is_dir():
+            (path / "word").unlink()
+            path.rmdir()
+        else:
+            path.unlink()
+    assert do(tmp_path).sha256 == prepared.sha256
+    reopen(tmp_path, prepared.sha256, Common.make)
+
+
+def test_reopen_notices_other_content(tmp_path):
+    """A whole token file with other content under the recorded name is noticed."""
+    prepared = do(tmp_path)
+    write(prepared.sources[0].train, [b"another text"], prepared.tokenizer)
+    with pytest.raises(AndreaError, match="is not what it was"):
+        reopen(tmp_path, prepared.sha256, Common.make)
+
+
+def test_sample_follows_the_mix_and_holds_out(tmp_path):
+    """The tokenizer sees each source in its share, within the limit, twice the same, and no held-out text."""
+    samples = []
+
+    def make(request):
+        if request.saved is None:
+            samples.append((list(request.sample(3000)), list(request.sample(3000)), list(request.sample(10))))
+        return Common.make(request)
+
+    specs = sources(600, 600)
+    do(tmp_path, specs, make_tokenizer=make, mix={"s0": 3, "s1": 1}, keep_document=lambda d, s: None)
+    (one, two, tiny), of = samples[0], {}
+    for spec in specs:
+        for document in texts_of(spec):
+            if not is_held_out(document.group, 0.2):
+                of.setdefault(document.text.encode(), set()).add(spec.name)
+    assert one == two
+    assert all(text in of for text in one)
+    share = {name: sum(len(text) for text in one if name in of[text]) for name in ("s0", "s1")}
+    longest = max(map(len, of))
+    assert 2250 - longest <= share["s0"] <= 2250
+    assert 750 - longest <= share["s1"] <= 750
+    assert sum(map(len, tiny)) <= 10
+    assert b"".join(tiny).decode()
+
+
+def test_sample_budgets():
+    """What a small source cannot give the others give, in proportion; nothing is asked of a share of 0."""
+    assert sample_budgets([1000, 1000], [0.5, 0.5], 100) == [50, 50]
+    assert sample_budgets([10, 1000, 1000], [0.5, 0.3, 0.2], 110) == [10, 60, 40]
+    assert sample_budgets([10, 20, 1000], [0.4, 0.4, 0.2], 1000) == [10, 20, 970]
+    assert sample_budgets([10, 20], [0.5, 0.5], 1000) == [10, 20]
+    assert sample_budgets([10, 20], [0.0, 1.0], 15) == [0, 15]
+
+
+def test_errors_of_the_request(tmp_path):
+    """Wrong names, shares and sources of which nothing is left are named."""
+    with pytest.raises(AndreaError, match="two sources are called s0"):
+        do(tmp_path, sources(5) + sources(5))
+    with pytest.raises(AndreaError, match="no source"):
+        prepare([], open_source=None, keep_document=None, make_tokenizer=None, tokenizer_key="", cache=tmp_path)
+    with pytest.raises(AndreaError, match="the mix names 'other'"):
+        do(tmp_path, mix={"other": 1})
+    with pytest.raises(AndreaError, match="not a set of shares"):
+        do(tmp_path, mix={"s0": -1, "s1": 2})
+    with pytest.raises(AndreaError, match=r"source s0: every document was dropped: .*no \(\d+\)"):
+        do(tmp_path, keep_document=lambda document, source: "no")
+    with pytest.raises(AndreaError, match="source s0: one document alone"):
+        do(
+            tmp_path,
+            sources(1),
+            keep_document=lambda document, source: None,
+            open_source=lambda spec: [Document(text="x", name="a", group="a")],
+        )
+
+
+def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
+    """A full disk is named, nothing half written stays, and the same call goes on when there is room."""
+
+    def full(handle):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(AndreaError, match="No space left"):
+        do(tmp_path, make_tokenizer=lambda request: Common(b"the"))
+    monkeypatch.undo()
+    do(tmp_path)
+    do(tmp_path / "other")
+    assert {k: v for k, v in content(tmp_path).items() if not k.startswith("other/")} == content(tmp_path / "other")
+
+
+def test_a_tokenizer_that_does_not_load_as_saved(tmp_path):
+    """A tokenizer plugin that loads something else than it saved is refused, and leaves no tokenizer behind."""
+
+    def make(request):
+        return Common(b"cat") if request.saved else Common(b"the")
+
+    with pytest.raises(ValueError, match="not the one that was trained"):
+        do(tmp_path, make_tokenizer=make)
+    assert list((tmp_path / "tokenizers").iterdir()) == []
