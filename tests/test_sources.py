@@ -1,0 +1,275 @@
+"""Reading sources: checks, options, files and text, and errors that help."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pathlib
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from andrea import AndreaError, Document, SourceSpec, option, plugin
+from andrea.sources import Documents, cut_text, find_files, read_options, read_source, read_text
+
+SPEC = SourceSpec("poems", "source.test", {"path": "x"})
+
+
+def test_documents_pass_through():
+    """What a reader gives comes out, as often as it is read."""
+    given_ = [Document("one", "a", "g"), Document("two", "b", "g")]
+    documents = Documents(lambda: iter(given_))
+    assert list(documents) == list(documents) == list(read_source(SPEC, lambda spec: documents)) == given_
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "gave no answer"),
+        ([], "found no document"),
+        (["text"], "gave a str, not a Document"),
+        ([Document(b"bytes", "a", "g")], "the text of document 'a' is a bytes"),
+        ([Document("t", "a", 3)], "the group of document 'a' is a int"),
+        ([Document("t", "", "g")], "needs a name and a group"),
+        ([Document("t", "a", "")], "needs a name and a group"),
+    ],
+)
+def test_what_is_no_document_is_refused(answer, said):
+    """Everything that is not a whole document is refused with the source's and the reader's name."""
+    with pytest.raises(AndreaError, match=f"source poems: .*{said}|{said}") as caught:
+        list(read_source(SPEC, lambda spec: answer))
+    assert "poems" in caught.value.message
+
+
+def test_a_readers_failure_to_read_is_the_users_error():
+    """An operating system error inside a reader becomes an error that names the file."""
+
+    def read():
+        yield Document("t", "a", "g")
+        pathlib.Path("/nowhere/at/all").read_bytes()
+
+    with pytest.raises(AndreaError, match="cannot read /nowhere/at/all: No such file"):
+        list(read_source(SPEC, lambda spec: Documents(read)))
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@plugin
+class Wanted:
+    """Options of the reader under test."""
+
+    path: str | list[str] = option(help="where")
+    chunk: int = option(5, help="how much")
+    whole: bool = option(False, help="or all")
+    group: str | None = option(None, help="which")
+
+
+def test_options_are_read():
+    """Given options are set, the others have their defaults."""
+    options = read_options(SourceSpec("s", "source.test", {"path": ["a", "b"], "whole": True}), Wanted)
+    assert (options.path, options.chunk, options.whole, options.group) == (["a", "b"], 5, True, None)
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({"path": "x", "chonk": 3}, "no option 'chonk'"),
+        ({}, "needs the option 'path'"),
+        ({"path": 3}, "path is 3, not text or list of text"),
+        ({"path": ["a", 3]}, "not text or list of text"),
+        ({"path": "x", "chunk": "many"}, "chunk is 'many', not integer"),
+        ({"path": "x", "chunk": True}, "chunk is True, not integer"),
+        ({"path": "x", "group": 1}, "not text or null"),
+    ],
+)
+def test_wrong_options_list_the_right_ones(given_, said):
+    """An unknown, missing or ill-typed option is named, and all that exist are listed."""
+    with pytest.raises(AndreaError, match=said) as caught:
+        read_options(SourceSpec("s", "source.test", given_), Wanted)
+    assert "source s" in caught.value.message
+    for name in ("path (text or list of text, needed)", "chunk (integer)", "whole (true/false)", "group"):
+        assert name in caught.value.hint
+    if "chonk" in given_:
+        assert "did you mean chunk?" in caught.value.hint
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ["b.txt", "a/z.txt", "a/y.TXT", "a/deep/x.txt", "a/note.md", ".hidden.txt", ".git/config.txt"]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name, encoding="utf-8")
+    return tmp_path
+
+
+def names(paths, suffixes=(".txt",)):
+    return [name for _, name in find_files(paths, suffixes)]
+
+
+def test_files_of_a_folder(tree, monkeypatch):
+    """Everything below a folder by its suffix, sorted, by relative name, nothing hidden, in any order of the disk."""
+    expected = ["a/deep/x.txt", "a/y.TXT", "a/z.txt", "b.txt"]
+    assert names(str(tree)) == expected
+    assert [path.relative_to(tree).as_posix() for path, _ in find_files(str(tree), [".txt"])] == expected
+    real = os.scandir
+
+    class Reversed:
+        """A folder's entries in reverse order; like the real thing an iterator and a context manager."""
+
+        def __init__(self, path):
+            self.entries = sorted(real(path), key=lambda entry: entry.name)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if not self.entries:
+                raise StopIteration
+            return self.entries.pop()
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.entries = []
+
+    monkeypatch.setattr(os, "scandir", Reversed)
+    assert names(str(tree)) == expected
+    assert names(str(tree), ()) == sorted([*expected, "a/note.md"])
+
+
+def test_files_by_name_pattern_and_list(tree, monkeypatch):
+    """A file, a pattern, a list, a path relative to the present folder or to the home folder."""
+    assert names(str(tree / "a/note.md")) == ["note.md"]
+    assert names(str(tree / "a/*.txt")) == ["z.txt"]
+    assert names(str(tree / "**/x.txt")) == ["a/deep/x.txt"]
+    assert names([str(tree / "b.txt"), str(tree / "a/deep")]) == ["b.txt", "x.txt"]
+    monkeypatch.chdir(tree)
+    assert names("a/*.md") == ["note.md"]
+    monkeypatch.setenv("HOME", str(tree))
+    assert names("~/a/deep") == ["x.txt"]
+    (tree / "od[d].txt").write_text("a name that looks like a pattern", encoding="utf-8")
+    assert names(str(tree / "od[d].txt")) == ["od[d].txt"]
+
+
+@pytest.mark.parametrize("path", ["a/zz.txt", "a/nothing/*.txt", "none"])
+def test_a_missing_path_names_its_neighbours(tree, path):
+    """A path that does not exist is named with what its folder holds."""
+    with pytest.raises(AndreaError, match="does not exist") as caught:
+        find_files(str(tree / path))
+    assert "holds: " in caught.value.hint
+    if path == "a/zz.txt":
+        assert "z.txt" in caught.value.hint
+
+
+@pytest.mark.parametrize("path", ["a/*.jpg", "a/deep"])
+def test_a_path_without_files_is_refused(tree, path):
+    """A folder or pattern that gives no file is an error, not an empty source."""
+    with pytest.raises(AndreaError, match="holds no file"):
+        find_files(str(tree / path), [".md"])
+
+
+def test_a_folder_without_permission(tree, monkeypatch):
+    """A folder below the given one that may not be read is an error that names it, never passed over."""
+    real = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for path in (tree, tree / "a", tree / "a/deep", tree / "a/deep/*.txt"):
+        with pytest.raises(AndreaError, match=r"cannot read .*deep: Permission denied") as caught:
+            find_files(str(path), [".txt"])
+        assert "ls -ld" in caught.value.hint
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_folder_really_without_permission(tree):
+    """The same with the file system's own refusal."""
+    (tree / "a/deep").chmod(0)
+    try:
+        with pytest.raises(AndreaError, match=r"cannot read .*deep: Permission denied"):
+            find_files(str(tree))
+    finally:
+        (tree / "a/deep").chmod(0o755)
+
+
+def test_a_file_without_permission(tree, monkeypatch):
+    """A file that may not be read is an error that names it."""
+
+    def refuse(self, *arguments, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(pathlib.Path, "open", refuse)
+    with pytest.raises(AndreaError, match=r"cannot read .*b\.txt: Permission denied"):
+        list(read_text(tree / "b.txt"))
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def test_text_in_blocks(tmp_path, monkeypatch):
+    """Text comes back whole whatever the size of a block, without a byte order mark, packed or not."""
+    text = "\ufeffé λ 😀\r\nx\0y\ufeff" * 3
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
+    for block in (1, 2, 3, 5, 1 << 20):
+        monkeypatch.setattr("andrea.sources._BLOCK", block)
+        for name in ("a.txt", "a.txt.gz"):
+            assert "".join(read_text(tmp_path / name)) == text[1:]
+
+
+@pytest.mark.parametrize("before", [0, 1, 7, 100])
+@pytest.mark.parametrize("wrong", [b"\xff", b"\x80", b"\xc3(", b"\xed\xa0\x80", b"\xf0\x9f\x98"])
+def test_a_wrong_byte_is_located(tmp_path, monkeypatch, before, wrong):
+    """What is not UTF-8 is refused with the file and the offset of the byte, whatever the size of a block."""
+    (tmp_path / "bad.txt").write_bytes(b"\xc3\xa9" * before + wrong)
+    for block in (1, 3, 1 << 20):
+        monkeypatch.setattr("andrea.sources._BLOCK", block)
+        with pytest.raises(
+            AndreaError, match=rf"bad\.txt is not UTF-8: byte {2 * before} is 0x{wrong[0]:02x}"
+        ) as caught:
+            list(read_text(tmp_path / "bad.txt"))
+        assert "iconv" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: b"no gzip", lambda data: data[:20] + b"\xff" * 9]
+)
+def test_a_damaged_gzip_file_is_named(tmp_path, damage):
+    """A packed file that is cut short or damaged is refused by name."""
+    data = gzip.compress(random.Random(1).randbytes(3000).hex().encode())
+    (tmp_path / "a.txt.gz").write_bytes(damage(data))
+    with pytest.raises(AndreaError, match=r"a\.txt\.gz"):
+        list(read_text(tmp_path / "a.txt.gz"))
+
+
+@given(text=st.text(st.sampled_from("ab \n"), max_size=400), chunk=st.integers(1, 60), block=st.integers(1, 90))
+def test_pieces_are_the_text(text, chunk, block):
+    """Pieces joined are the text, none is shorter than half a chunk or as long as two, blocks do not matter."""
+    pieces = list(cut_text([text[i : i + block] for i in range(0, len(text), block)], chunk))
+    assert "".join(pieces) == text
+    assert pieces == list(cut_text([text], chunk))
+    if len(text) >= 2 * chunk:
+        assert all(chunk // 2 <= len(piece) < 2 * chunk for piece in pieces)
+    else:
+        assert pieces == ([text] if text else [])
+
+
+def test_pieces_end_at_paragraphs():
+    """A piece ends at the paragraph's end nearest to the chunk, else at a line's end, else at a space."""
+    assert list(cut_text(["aaaa aaaa\n\nbbbb bbbb\n\ncccc"], 10)) == ["aaaa aaaa\n\n", "bbbb bbbb\n\ncccc"]
+    assert list(cut_text(["aaaa aaaa\nbbbb bbbb\ncccc"], 10)) == ["aaaa aaaa\n", "bbbb bbbb\ncccc"]
+    assert list(cut_text(["aaaa aaaa aaaa aaaa aaaa"], 10)) == ["aaaa aaaa aaaa ", "aaaa aaaa"]
+    assert list(cut_text(["a" * 25], 10)) == ["a" * 10, "a" * 15]
+    assert list(cut_text(["a" * 25], 0)) == ["a" * 25]
+    with pytest.raises(AndreaError, match="chunk is -1"):
+        list(cut_text(["a"], -1))
