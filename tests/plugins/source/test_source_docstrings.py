@@ -30,7 +30,7 @@ class Class:
             """Inside."""
     def none(self): pass
 async def coroutine():
-    "   A coroutine.   "
+    "   A coroutine."
 def blank():
     """   """
 '''
