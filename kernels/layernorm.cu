@@ -116,7 +116,7 @@ __device__ __forceinline__ void norm_plain(const storage* x_nc, const storage* b
 }
 
 // y = (x - mean) rstd gamma + beta. Grid ceil(N / NORM_ROWS).
-extern "C" __global__ void __launch_bounds__(MAX_THREADS)
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
 k_layernorm_fwd(const storage* x_nc, const float* gamma_c, const float* beta_c, storage* y_nc, float* mean_n,
                 float* rstd_n, int64 N, int C, float epsilon) {
   if (fits_wide(C, x_nc, y_nc))
@@ -126,7 +126,7 @@ k_layernorm_fwd(const storage* x_nc, const float* gamma_c, const float* beta_c, 
 }
 
 // sum = x + branch, then y = norm(sum), of the sum as it was stored. `sum` may be `x`. Grid ceil(N / NORM_ROWS).
-extern "C" __global__ void __launch_bounds__(MAX_THREADS)
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
 k_residual_layernorm_fwd(const storage* x_nc, const storage* branch_nc, const float* gamma_c, const float* beta_c,
                          storage* sum_nc, storage* y_nc, float* mean_n, float* rstd_n, int64 N, int C, float epsilon) {
   if (fits_wide(C, x_nc, branch_nc, sum_nc, y_nc))
