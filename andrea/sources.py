@@ -14,7 +14,7 @@ import os
 import re
 import types
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, Union, get_args, get_origin
@@ -156,7 +156,9 @@ def reading(path: Path | str) -> Iterator[None]:
         raise AndreaError(f"cannot read {place}: {error.strerror or error}", hint) from error
 
 
-def find_files(paths: str | Sequence[str], suffixes: Sequence[str] = ()) -> list[tuple[Path, str]]:
+def find_files(
+    paths: str | Sequence[str], suffixes: Sequence[str] = (), without: Collection[str] = ()
+) -> list[tuple[Path, str]]:
     """Find files by path: a file, a folder (everything below it), a glob pattern, or a list of these.
 
     Parameters
@@ -165,6 +167,8 @@ def find_files(paths: str | Sequence[str], suffixes: Sequence[str] = ()) -> list
         What the user gave.
     suffixes
         In a folder only files that end so, lower case; empty takes all. A file or a pattern is taken as it is.
+    without
+        Names of folders that are not entered below the given one.
 
     Returns
     -------
@@ -182,7 +186,7 @@ def find_files(paths: str | Sequence[str], suffixes: Sequence[str] = ()) -> list
         root = Path(text).expanduser()
         with reading(root):
             if root.is_dir():
-                files = _files_below(root, tuple(suffixes))
+                files = _files_below(root, tuple(suffixes), without)
             elif root.exists():
                 files = [(root, root.name)]
             else:
@@ -194,13 +198,13 @@ def find_files(paths: str | Sequence[str], suffixes: Sequence[str] = ()) -> list
     return found
 
 
-def _files_below(root: Path, suffixes: tuple[str, ...]) -> list[tuple[Path, str]]:
+def _files_below(root: Path, suffixes: tuple[str, ...], without: Collection[str]) -> list[tuple[Path, str]]:
     def refuse(error: OSError) -> None:
         raise error  # os.walk would pass over a folder that it cannot read, and the data would silently shrink
 
     found = []
     for folder, folders, files in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in without]
         for name in files:
             if not name.startswith(".") and (not suffixes or name.lower().endswith(suffixes)):
                 path = Path(folder, name)

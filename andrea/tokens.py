@@ -76,12 +76,21 @@ def is_held_out(group: str, share: float) -> bool:
     return group_hash(group) < int(share * 2.0**64)
 
 
-def held_out_mask(hashes: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
-    """Return which documents of a source are held out, bool (D,), by the hashes of their groups.
+def held_out_mask(hashes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.bool_]:
+    """Return which documents of a source are held out, bool (D,).
 
-    The rule of `is_held_out`, with both sides never empty: if no group is held out, the one with the lowest hash is;
-    if all are, the one with the highest is not. A source that is one single work gives its last documents, at least
-    one.
+    The rule of `is_held_out`, mended where few works make it miss. If it holds out less than half its share of the
+    bytes, further works are, in the order of their hashes, until it is half; the work with the highest hash always
+    stays. A source that is one single work gives its last documents, at least one.
+
+    Parameters
+    ----------
+    hashes
+        Of each document's group, uint64 (D,).
+    sizes
+        Bytes of each document, int64 (D,).
+    share
+        In (0, 1).
 
     Raises
     ------
@@ -95,17 +104,13 @@ def held_out_mask(hashes: npt.NDArray[np.uint64], share: float) -> npt.NDArray[n
             "one document alone cannot be split into a training and a held-out part",
             "add more text, or have it cut into smaller pieces, for instance with the reader's option `chunk`",
         )
-    lowest, highest = hashes.min(), hashes.max()
-    if lowest == highest:
-        mask = np.zeros(len(hashes), dtype=bool)
-        mask[-max(1, int(len(hashes) * share)) :] = True
-        return mask
-    mask = hashes < np.uint64(int(share * 2.0**64))
-    if not mask.any():
-        mask = hashes == lowest
-    elif mask.all():
-        mask = hashes != highest
-    return mask
+    works, work_of = np.unique(hashes, return_inverse=True)  # sorted by hash
+    if works.size == 1:
+        return np.arange(len(hashes)) >= len(hashes) - max(1, int(len(hashes) * share))
+    below = int((works < np.uint64(int(share * 2.0**64))).sum())
+    bytes_up_to = np.cumsum(np.bincount(work_of, weights=sizes))
+    enough = int(np.searchsorted(bytes_up_to, share / 2 * bytes_up_to[-1])) + 1
+    return work_of < min(max(below, enough), works.size - 1)
 
 
 # -- preparation -------------------------------------------------------------------------------------------------------
@@ -361,7 +366,7 @@ class _Store:
             reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(dropped.items()))
             raise AndreaError(f"source {name}: every document was dropped: {reasons}", "loosen or remove a filter")
         try:
-            return held_out_mask(hashes, share)
+            return held_out_mask(hashes, np.diff(self._offsets), share)
         except AndreaError as error:
             raise AndreaError(f"source {name}: {error.message}", error.hint) from error
 

@@ -186,21 +186,37 @@ def test_bytes_of_tokens():
 # -- the split ---------------------------------------------------------------------------------------------------------
 
 
-def mask_of(groups, share):
-    return held_out_mask(np.array([group_hash(group) for group in groups], dtype=np.uint64), share)
+def mask_of(groups, share, sizes=None):
+    hashes = np.array([group_hash(group) for group in groups], dtype=np.uint64)
+    return held_out_mask(hashes, np.array(sizes or [10] * len(groups), dtype=np.int64), share)
 
 
-@given(groups=st.lists(st.sampled_from("abcdefghij"), min_size=2, max_size=30), share=st.floats(0.001, 0.999))
+@given(
+    works=st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(1, 99)), min_size=2, max_size=30),
+    share=st.floats(0.001, 0.999),
+)
 @settings(max_examples=150, deadline=None)
-def test_split_keeps_works_together(groups, share):
-    """Both sides have a document; with two works or more no work is on both, and the hash decides if it can."""
-    mask = mask_of(groups, share)
+def test_split_keeps_works_together(works, share):
+    """Both sides have a document, no work of several is on both, and half the share of the bytes is held out."""
+    groups, sizes = [group for group, _ in works], [size for _, size in works]
+    mask = mask_of(groups, share, sizes)
     assert 0 < mask.sum() < len(groups)
-    held, kept = ({g for g, m in zip(groups, mask, strict=True) if m is np.bool_(side)} for side in (True, False))
-    if len(set(groups)) > 1:
-        assert not held & kept
-        by_hash = {group for group in groups if is_held_out(group, share)}
-        assert held == by_hash or not by_hash or by_hash == set(groups)
+    held, kept = ({g for g, m in zip(groups, mask, strict=True) if bool(m) is side} for side in (True, False))
+    if len(set(groups)) == 1:
+        return
+    assert not held & kept
+    in_order = sorted(set(groups), key=group_hash)
+    assert held == set(in_order[: len(held)])
+
+    def part(chosen):
+        return sum(size for group, size in works if group in chosen) / sum(sizes)
+
+    by_hash = {group for group in groups if is_held_out(group, share)}
+    if len(kept) > 1 and held != by_hash:  # more than the hash says, and the last one was needed
+        assert held > by_hash
+        assert part(in_order[: len(held) - 1]) < share / 2 + 1e-12  # rounding of the quotient
+    if len(kept) > 1:
+        assert part(held) >= share / 2 - 1e-12  # the same
 
 
 def test_split_of_a_single_work():

@@ -15,8 +15,8 @@ from pathlib import Path
 from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
 from andrea.sources import Documents, find_files, read_options, reading
 
-_FOREIGN = {"site-packages", "dist-packages", "__pycache__"}
-_TESTS = {"test", "tests", "idle_test"}
+# Other people's packages, which stand inside the standard library's folder, and tests.
+_LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 _COMMENTS = re.compile(r"(?:^[ \t]*#.*\n){3,}", re.MULTILINE)
 
 
@@ -63,10 +63,12 @@ def _modules_of(package: str) -> dict[str, Path]:
     folders = [Path(folder, *rest) for folder in found.submodule_search_locations or []]
     modules: dict[str, Path] = {}
     for folder in folders:
-        root = folder.parents[len(rest)]
-        module = folder.with_suffix(".py")
-        files = [path for path, _ in find_files(str(folder), [".py"])] if folder.is_dir() else [module]
-        modules |= {path.relative_to(root).as_posix(): path for path in files if path.is_file() and _counts(path, root)}
+        root, module = folder.parents[len(rest)], folder.with_suffix(".py")
+        if folder.is_dir():
+            above = folder.relative_to(root).as_posix()
+            modules |= {f"{above}/{name}": path for path, name in find_files(str(folder), [".py"], _LEFT_OUT)}
+        elif module.is_file():
+            modules[module.relative_to(root).as_posix()] = module
     if not rest and not folders and found.origin and found.origin.endswith(".py"):
         modules[Path(found.origin).name] = Path(found.origin)
     if not modules:
@@ -76,13 +78,7 @@ def _modules_of(package: str) -> dict[str, Path]:
 
 def _standard_library() -> dict[str, Path]:
     root = Path(sysconfig.get_path("stdlib"))
-    files = [path for path, _ in find_files(str(root), [".py"])]
-    return {path.relative_to(root).as_posix(): path for path in files if _counts(path, root)}
-
-
-def _counts(path: Path, root: Path) -> bool:
-    """Say whether a file belongs to what was asked for: other people's packages and tests do not."""
-    return not (_FOREIGN | _TESTS) & set(path.relative_to(root).parts[:-1])
+    return {name: path for path, name in find_files(str(root), [".py"], _LEFT_OUT)}
 
 
 def _docstrings(module: str, path: Path) -> Iterator[Document]:
