@@ -99,14 +99,15 @@ def cases(launch, random):
         lambda: launch.residual_layernorm_fwd(x, y, gamma, beta, z, w, mean, rstd, N, C),
         4 * row,
     )
-    for blocks in (528, 792, 1056, 2112, 4224):
+    for blocks, stages in ((528, 4), (792, 4), (792, 3), (924, 3), (1056, 4), (1056, 3), (1056, 2), (2112, 3)):
         rows = -(-N // blocks) + 1 & ~1
         grid = -(-N // rows)
         room = launcher.allocate(grid * 2 * C * 4)
         yield (
-            f"layernorm_bwd alone, {grid} blocks",
-            lambda rows=rows, grid=grid, room=room: launch.launch(
-                "k_layernorm_bwd", grid, 96, x, y, mean, rstd, gamma, z, w, room, N, C, rows
+            f"layernorm_bwd alone, {grid} blocks, {stages} stages",
+            lambda rows=rows, grid=grid, room=room, stages=stages: launch.launch(
+                "k_layernorm_bwd", grid, 96, x, y, mean, rstd, gamma, z, w, room, N, C, rows, stages,
+                shared_bytes=stages * 96 * 96
             ),
             4 * row,
         )

@@ -24,62 +24,87 @@ __device__ __forceinline__ void load_affine(float (&values)[WIDE], const float* 
 
 // -- forward ---------------------------------------------------------------------------------------------------------
 
+// What a warp knows of its columns of one row: their sum, and their squared distances from the warp's own mean.
+struct Moments {
+  float sum, square;
+};
+
+// Mean and reciprocal deviation of rows whose elements a block holds in packs, with one barrier: the warps' moments are
+// joined by square = sum of squares + sum of count (mean of warp - mean)^2 (Chan, Golub, LeVeque 1979).
+template <int ROWS>
+__device__ __forceinline__ void row_moments(const Row (&x)[ROWS], bool active, int C, float epsilon, float (&mean)[ROWS],
+                                            float (&rstd)[ROWS], Moments (*of_warp)[ROWS]) {
+  const int warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
+  const int mine = min(C - warp * WARP * WIDE, WARP * WIDE);
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    float sum = 0.0f, square = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) sum += active ? to_float(x[r].at[i]) : 0.0f;
+    sum = warp_sum(sum);
+    const float middle = sum / mine;
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+      const float d = active ? to_float(x[r].at[i]) - middle : 0.0f;
+      square += d * d;
+    }
+    square = warp_sum(square);
+    if (threadIdx.x % WARP == 0) of_warp[warp][r] = {sum, square};
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    float sum = 0.0f, square = 0.0f;
+    for (int w = 0; w < warps; w++) sum += of_warp[w][r].sum;
+    mean[r] = sum / C;
+    for (int w = 0; w < warps; w++) {
+      const int count = min(C - w * WARP * WIDE, WARP * WIDE);
+      const float d = of_warp[w][r].sum / count - mean[r];
+      square += of_warp[w][r].square + d * d * count;
+    }
+    rstd[r] = rsqrtf(square / C + epsilon);
+  }
+}
+
 template <bool ADD>
 __device__ __forceinline__ void norm_wide(const storage* x_nc, const storage* branch_nc, const float* gamma_c,
                                           const float* beta_c, storage* sum_nc, storage* y_nc, float* mean_n,
                                           float* rstd_n, int64 N, int C, float epsilon) {
-  __shared__ Parts<NORM_ROWS> of_mean, of_variance;
+  __shared__ Moments of_warp[MAX_THREADS / WARP][NORM_ROWS];
   const int first = threadIdx.x * WIDE;
   const bool active = first < C;
   const int64 row = (int64)blockIdx.x * NORM_ROWS;
-  Row x[NORM_ROWS], branch[NORM_ROWS];
+  Row x[NORM_ROWS] = {}, branch[NORM_ROWS];
 #pragma unroll
   for (int r = 0; r < NORM_ROWS; r++) {
     if (!active || row + r >= N) continue;
     x[r] = load<WIDE>(x_nc + (row + r) * C + first);
     if (ADD) branch[r] = load<WIDE>(branch_nc + (row + r) * C + first);
   }
-  float total[NORM_ROWS] = {};
-#pragma unroll
-  for (int r = 0; r < NORM_ROWS; r++) {
-    if (!active || row + r >= N) continue;
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) {
-      if (ADD) x[r].at[i] = to_storage(to_float(x[r].at[i]) + to_float(branch[r].at[i]));
-      total[r] += to_float(x[r].at[i]);
-    }
-    if (ADD) store(sum_nc + (row + r) * C + first, x[r]);
-  }
-  block_sums(total, of_mean);
-  float square[NORM_ROWS] = {};
-#pragma unroll
-  for (int r = 0; r < NORM_ROWS; r++) {
-    total[r] /= C;  // from here on the mean
-    if (!active || row + r >= N) continue;
-    keep_packed(x[r]);
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) {
-      const float d = to_float(x[r].at[i]) - total[r];
-      square[r] += d * d;
-    }
-  }
-  block_sums(square, of_variance);
   float gamma[WIDE], beta[WIDE];
   load_affine(gamma, gamma_c, first, active, 1.0f);
   load_affine(beta, beta_c, first, active, 0.0f);
 #pragma unroll
   for (int r = 0; r < NORM_ROWS; r++) {
+    if (!ADD || !active || row + r >= N) continue;
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) x[r].at[i] = to_storage(to_float(x[r].at[i]) + to_float(branch[r].at[i]));
+    store(sum_nc + (row + r) * C + first, x[r]);
+  }
+  float mean[NORM_ROWS], rstd[NORM_ROWS];
+  row_moments(x, active, C, epsilon, mean, rstd, of_warp);
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++) {
     if (row + r >= N) continue;
-    const float rstd = 1.0f / sqrtf(square[r] / C + epsilon);
     if (threadIdx.x == 0) {
-      mean_n[row + r] = total[r];
-      rstd_n[row + r] = rstd;
+      mean_n[row + r] = mean[r];
+      rstd_n[row + r] = rstd[r];
     }
     if (!active) continue;
     keep_packed(x[r]);
 #pragma unroll
     for (int i = 0; i < WIDE; i++)
-      x[r].at[i] = to_operand((to_float(x[r].at[i]) - total[r]) * rstd * gamma[i] + beta[i]);
+      x[r].at[i] = to_operand((to_float(x[r].at[i]) - mean[r]) * rstd[r] * gamma[i] + beta[i]);
     store(y_nc + (row + r) * C + first, x[r]);
   }
 }
@@ -102,7 +127,7 @@ __device__ __forceinline__ void norm_plain(const storage* x_nc, const storage* b
     const float mean = total[0] / C;
     for (int c = threadIdx.x; c < C; c += blockDim.x) square[0] += (to_float(x[c]) - mean) * (to_float(x[c]) - mean);
     block_sums(square, parts[1]);
-    const float rstd = 1.0f / sqrtf(square[0] / C + epsilon);
+    const float rstd = rsqrtf(square[0] / C + epsilon);
     if (threadIdx.x == 0) {
       mean_n[row] = mean;
       rstd_n[row] = rstd;
@@ -137,35 +162,64 @@ k_residual_layernorm_fwd(const storage* x_nc, const storage* branch_nc, const fl
 
 // -- backward --------------------------------------------------------------------------------------------------------
 
+// Rows on their way from memory: a ring of `stages` steps in shared memory, each NORM_ROWS rows of dy, x and dskip. A
+// thread copies and reads its own sixteen bytes only, so the copies need no barrier, and no register waits for memory.
+struct Ring {
+  Row* room;
+  int stages;
+
+  __device__ __forceinline__ Row& at(int stage, int tensor, int row) const {
+    return room[((stage * 3 + tensor) * NORM_ROWS + row) * blockDim.x + threadIdx.x];
+  }
+
+  __device__ __forceinline__ void fetch(int stage, int tensor, int row, const storage* source) const {
+    copy_wide(&at(stage, tensor, row), source);
+  }
+};
+
+__device__ __forceinline__ void fetch_rows(const Ring& ring, int stage, const storage* dy_nc, const storage* x_nc,
+                                           const storage* dskip_nc, int64 row, int64 end, int C, int first) {
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++) {
+    if (first >= C || row + r >= end) continue;
+    const int64 offset = (row + r) * C + first;
+    ring.fetch(stage, 0, r, dy_nc + offset);
+    ring.fetch(stage, 1, r, x_nc + offset);
+    if (dskip_nc != nullptr) ring.fetch(stage, 2, r, dskip_nc + offset);
+  }
+  close_copies();
+}
+
 __device__ __forceinline__ void norm_bwd_wide(const storage* dy_nc, const storage* x_nc, const float* mean_n,
                                               const float* rstd_n, const float* gamma_c, const storage* dskip_nc,
-                                              storage* dx_nc, float* partials, int64 N, int C, int64 begin, int64 end) {
+                                              storage* dx_nc, float* partials, int64 N, int C, int64 begin, int64 end,
+                                              Ring ring) {
   __shared__ Parts<2 * NORM_ROWS> parts[2];
   const int first = threadIdx.x * WIDE;
   const bool active = first < C;
   float gamma[WIDE], dgamma[WIDE] = {}, dbeta[WIDE] = {};
   load_affine(gamma, gamma_c, first, active, 1.0f);
-  int turn = 0;
+  for (int stage = 0; stage + 1 < ring.stages; stage++)
+    fetch_rows(ring, stage, dy_nc, x_nc, dskip_nc, begin + stage * NORM_ROWS, end, C, first);
+  int stage = 0, turn = 0;
   for (int64 row = begin; row < end; row += NORM_ROWS, turn ^= 1) {
-    Row dy[NORM_ROWS], x[NORM_ROWS], skip[NORM_ROWS];
+    const int ahead = ring.stages - 1, next = stage == 0 ? ahead : stage - 1;
+    fetch_rows(ring, next, dy_nc, x_nc, dskip_nc, row + ahead * NORM_ROWS, end, C, first);
     float mean[NORM_ROWS], rstd[NORM_ROWS];
 #pragma unroll
     for (int r = 0; r < NORM_ROWS; r++) {
-      if (row + r >= end) continue;
-      mean[r] = mean_n[row + r];
-      rstd[r] = rstd_n[row + r];
-      if (!active) continue;
-      dy[r] = load<WIDE>(dy_nc + (row + r) * C + first);
-      x[r] = load<WIDE>(x_nc + (row + r) * C + first);
-      if (dskip_nc != nullptr) skip[r] = load<WIDE>(dskip_nc + (row + r) * C + first);
+      mean[r] = row + r < end ? mean_n[row + r] : 0.0f;
+      rstd[r] = row + r < end ? rstd_n[row + r] : 0.0f;
     }
+    wait_copies(ahead);
     float sums[2 * NORM_ROWS] = {};  // of g and of g xhat, for each row
 #pragma unroll
     for (int r = 0; r < NORM_ROWS; r++) {
       if (!active || row + r >= end) continue;
+      const Row dy = ring.at(stage, 0, r), x = ring.at(stage, 1, r);
 #pragma unroll
       for (int i = 0; i < WIDE; i++) {
-        const float d = to_float(dy[r].at[i]), xhat = (to_float(x[r].at[i]) - mean[r]) * rstd[r];
+        const float d = to_float(dy.at[i]), xhat = (to_float(x.at[i]) - mean[r]) * rstd[r];
         dbeta[i] += d;
         dgamma[i] += d * xhat;
         sums[2 * r] += d * gamma[i];
@@ -176,17 +230,20 @@ __device__ __forceinline__ void norm_bwd_wide(const storage* dy_nc, const storag
 #pragma unroll
     for (int r = 0; r < NORM_ROWS; r++) {
       if (!active || row + r >= end) continue;
-      keep_packed(x[r]);
-      keep_packed(dy[r]);
       const float mean_g = sums[2 * r] / C, slope = sums[2 * r + 1] / C;
+      Row dy = ring.at(stage, 0, r), x = ring.at(stage, 1, r), skip = {};
+      if (dskip_nc != nullptr) skip = ring.at(stage, 2, r);
+      keep_packed(dy);
+      keep_packed(x);
 #pragma unroll
       for (int i = 0; i < WIDE; i++) {
-        const float xhat = (to_float(x[r].at[i]) - mean[r]) * rstd[r];
-        const float d = (to_float(dy[r].at[i]) * gamma[i] - mean_g - xhat * slope) * rstd[r];
-        dy[r].at[i] = to_storage(dskip_nc != nullptr ? d + to_float(skip[r].at[i]) : d);
+        const float xhat = (to_float(x.at[i]) - mean[r]) * rstd[r];
+        const float d = (to_float(dy.at[i]) * gamma[i] - mean_g - xhat * slope) * rstd[r];
+        dy.at[i] = to_storage(d + to_float(skip.at[i]));
       }
-      store(dx_nc + (row + r) * C + first, dy[r]);
+      store(dx_nc + (row + r) * C + first, dy);
     }
+    stage = stage + 1 == ring.stages ? 0 : stage + 1;
   }
   if (partials == nullptr || !active) return;
   float* mine = partials + (int64)blockIdx.x * 2 * C + first;
@@ -228,14 +285,16 @@ __device__ __forceinline__ void norm_bwd_plain(const storage* dy_nc, const stora
 
 // dx = dskip + rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gamma; `dskip` null: nothing skipped. `dx` may be `dy`
 // or `dskip`. Each block walks rows_per_block rows and leaves its share of dgamma and dbeta in partials [grid, 2, C]
-// (null: not wanted). Grid ceil(N / rows_per_block).
-extern "C" __global__ void __launch_bounds__(MAX_THREADS)
+// (null: not wanted). Dynamic shared memory: stages x 3 NORM_ROWS x 16 bytes a thread. Grid ceil(N / rows_per_block).
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)
 k_layernorm_bwd(const storage* dy_nc, const storage* x_nc, const float* mean_n, const float* rstd_n,
                 const float* gamma_c, const storage* dskip_nc, storage* dx_nc, float* partials, int64 N, int C,
-                int rows_per_block) {
+                int rows_per_block, int stages) {
+  extern __shared__ uint4 room[];
   const int64 begin = (int64)blockIdx.x * rows_per_block, end = min(N, begin + rows_per_block);
   if (fits_wide(C, dy_nc, x_nc, dskip_nc, dx_nc))
-    norm_bwd_wide(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, begin, end);
+    norm_bwd_wide(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, begin, end,
+                  Ring{reinterpret_cast<Row*>(room), stages});
   else
     norm_bwd_plain(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, begin, end);
 }

@@ -11,26 +11,34 @@ constexpr int LOSS_THREADS = 256;
 // log2(e): exponentials are taken to base 2, which is what the card computes.
 constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LN2 = 0.6931471805599453f;
-constexpr float LOWEST = -3.0e38f;
+constexpr float LOWEST = -1.0e38f;  // a maximum of nothing; finite also in units of log2(e)
+#define NOTHING __int_as_float(0xff800000)  // minus infinity, whose exponential is 0
 
-// Sum of 2^(x - top) of what was seen so far.
+// 2^x by the card's own unit, to 2 units in the last place; exp2f spends more on results too small to matter here.
+__device__ __forceinline__ float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Sum of 2^(x - top) of what was seen so far, x in units of log2(e).
 struct Running {
   float top = LOWEST, sum = 0.0f;
 };
 
 template <int W>
-__device__ __forceinline__ void include(Running& run, const Pack<storage, W>& logits, int first, int V) {
-  float x[W], top = run.top;
+__device__ __forceinline__ void include(Running& run, const Pack<storage, W>& logits, int count) {
+  float x[W], top = LOWEST;
 #pragma unroll
   for (int i = 0; i < W; i++) {
-    x[i] = first + i < V ? to_float(logits.at[i]) * LOG2E : LOWEST;
+    x[i] = i < count ? to_float(logits.at[i]) : NOTHING;
     top = fmaxf(top, x[i]);
   }
-  run.sum *= exp2f(run.top - top);
+  top = fmaxf(run.top, top * LOG2E);
+  run.sum *= power_of_two(run.top - top);
   run.top = top;
 #pragma unroll
-  for (int i = 0; i < W; i++)
-    if (first + i < V) run.sum += exp2f(x[i] - top);
+  for (int i = 0; i < W; i++) run.sum += power_of_two(fmaf(x[i], LOG2E, -top));
 }
 
 // log2 of the sum of 2^x over the whole row; every thread gets the same bits.
@@ -42,7 +50,7 @@ __device__ __forceinline__ float row_log_sum(Running run) {
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < LOSS_THREADS / WARP; w++) top = fmaxf(top, tops[w]);
-  float sum[1] = {run.sum * exp2f(run.top - top)};
+  float sum[1] = {run.sum * power_of_two(run.top - top)};
   block_sums(sum, parts);
   return top + log2f(sum[0]);
 }
@@ -54,25 +62,36 @@ __device__ __forceinline__ Running read_row(const storage* row, storage* kept, i
   for (int c = threadIdx.x * W; c < V; c += LOSS_THREADS * W) {
     const Pack<storage, W> logits = load<W>(row + c);
     if (KEEP) store(kept + c, logits);
-    include(run, logits, c, V);
+    if (c + W <= V)
+      include(run, logits, W);
+    else
+      include(run, logits, V - c);
   }
   return run;
 }
 
-// Replaces the row by scale (softmax - onehot(target)).
+// Replaces the row by scale (softmax - onehot(target)) = 2^(x - shift) - scale onehot, with shift = log_sum - log2(scale).
 template <int W>
-__device__ __forceinline__ void write_gradient(storage* row, const storage* source, int target, float log_sum,
-                                               float scale, int V, int stride) {
+__device__ __forceinline__ void write_gradient(storage* row, const storage* source, int target, float shift, float scale,
+                                               int V, int stride) {
 #pragma unroll 2
   for (int c = threadIdx.x * W; c < stride; c += LOSS_THREADS * W) {
     Pack<storage, W> out = {};
     if (c < V && target >= 0) {
       const Pack<storage, W> logits = load<W>(source + c);
+      float d[W];
 #pragma unroll
-      for (int i = 0; i < W; i++) {
-        const float p = exp2f(to_float(logits.at[i]) * LOG2E - log_sum);
-        out.at[i] = to_operand(c + i < V ? scale * (c + i == target ? p - 1.0f : p) : 0.0f);
+      for (int i = 0; i < W; i++) d[i] = power_of_two(fmaf(to_float(logits.at[i]), LOG2E, -shift));
+      if (target >= c && target < c + W) {
+#pragma unroll
+        for (int i = 0; i < W; i++) d[i] -= c + i == target ? scale : 0.0f;
       }
+      if (c + W > V) {
+#pragma unroll
+        for (int i = 0; i < W; i++) d[i] = c + i < V ? d[i] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < W; i++) out.at[i] = to_operand(d[i]);
     }
     store(row + c, out);
   }
@@ -86,7 +105,7 @@ __device__ __forceinline__ void classify(storage* row, storage* kept, int target
   const Running run = kept != nullptr ? read_row<W, true>(row, kept, V) : read_row<W, false>(row, kept, V);
   const float log_sum = row_log_sum(run);
   if (threadIdx.x == 0) *loss = target >= 0 ? (log_sum - wanted) * LN2 : 0.0f;
-  write_gradient<W>(row, kept != nullptr ? kept : row, target, log_sum, scale, V, stride);
+  write_gradient<W>(row, kept != nullptr ? kept : row, target, log_sum - log2f(scale), scale, V, stride);
 }
 
 // losses[n] = lse(logits) - logits[target], 0 where the target is -1. Grid N.

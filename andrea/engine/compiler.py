@@ -31,7 +31,8 @@ SUPPORT: dict[str, tuple[int, int]] = {"fp32": (7, 5), "tf32": (8, 0), "fp16": (
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 _MAGIC = b"ANDREA-CUBIN-1\n"
-_OPTIONS = ("--std=c++17", "--ptxas-options=-v", "-DANDREA=1")
+# Without --no-cache the compiler may take machine code from a cache of its own, and then gives no report.
+_OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--no-cache", "-DANDREA=1")
 
 
 @frozen
@@ -331,6 +332,8 @@ def _reports(log: str, text: str) -> tuple[KernelReport, ...]:
     """Return what the assembler's log says about each kernel."""
     parts = _ENTRY.split(log)[1:]
     signatures = _signatures(text)
+    if not parts and signatures:
+        raise RuntimeError(f"the assembler gave no report on {', '.join(signatures)}:\n{log}")
     reports = []
     for name, part in zip(parts[::2], parts[1::2], strict=True):
         used, stack, shared = _USED.search(part), _STACK.search(part), _SHARED.search(part)

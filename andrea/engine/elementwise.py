@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from andrea.engine.launcher import Kernels
+from andrea.engine.launcher import Dimensions, Kernels
 from andrea.engine.operations import NORM_EPSILON
 
 #: Files of `kernels/` that this module launches.
@@ -58,6 +58,9 @@ _GRADIENTS = 256 * 8 * 4
 _EMBED_CHUNK, _EMBED_THREADS, _POSITION_THREADS = 64, 128, 128
 _NORM_ROWS, _NORM_THREADS = 2, 512
 _NORM_BLOCKS = 1056  # shares of dgamma and dbeta at most: enough blocks to fill a card, few enough to add quickly
+_NORM_STAGES = 4  # steps of rows on their way from memory at once, where shared memory holds them
+_RING_BYTES = 3 * _NORM_ROWS * 16  # of a thread and step: its share of dy, x and dskip
+_RING_SHARED = 46 * 1024  # dynamic shared memory that every card has, less what the kernel has anyway
 _ADAM_CHUNK = 4096
 _ROW_SHARED = 40 * 1024  # a row of logits up to this size waits in shared memory for its gradient
 
@@ -138,10 +141,10 @@ class Elementwise:
         self.wide = 16 // STORAGE_BYTES[storage]
         self._storage_bytes = STORAGE_BYTES[storage]
 
-    def launch(self, name: str, grid: int | tuple[int, ...], block: int | tuple[int, ...], *arguments: Any) -> None:
-        """Launch a kernel without dynamic shared memory, unless the grid is empty."""
+    def launch(self, name: str, grid: Dimensions, block: Dimensions, *arguments: Any, shared_bytes: int = 0) -> None:
+        """Launch a kernel, unless the grid is empty."""
         if grid:
-            self._kernels.kernel(name)(grid, block, 0, self.stream, *arguments)
+            self._kernels.kernel(name)(grid, block, shared_bytes, self.stream, *arguments)
 
     # -- lookup ------------------------------------------------------------------------------------------------------
 
@@ -220,8 +223,10 @@ class Elementwise:
         """
         grid, rows = self.norm_shares(N)
         shares = partials if gamma else 0
-        arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, rows)
-        self.launch("k_layernorm_bwd", grid, self._norm_threads(C), *arguments)
+        threads = self._norm_threads(C)
+        stages = max(1, min(_NORM_STAGES, _RING_SHARED // (threads * _RING_BYTES)))
+        arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, rows, stages)
+        self.launch("k_layernorm_bwd", grid, threads, *arguments, shared_bytes=stages * threads * _RING_BYTES)
         if gamma and grid:
             self.launch("k_layernorm_bwd_final", blocks_for(2 * C, 32), (32, 32), partials, grid, dgamma, dbeta, C)
 
@@ -273,10 +278,8 @@ class Elementwise:
         """
         size = stride * self._storage_bytes
         keep = size <= _ROW_SHARED
-        kernel = self._kernels.kernel("k_loss_bwd")
         arguments = (logits, targets, losses, loss_scale, share, V, stride, int(keep))
-        if N:
-            kernel(N, 256, blocks_for(size, 16) * 16 if keep else 0, self.stream, *arguments)
+        self.launch("k_loss_bwd", N, 256, *arguments, shared_bytes=blocks_for(size, 16) * 16 if keep else 0)
 
     def loss_rows(self, losses: int, targets: int, row_losses: int, B: int, T: int) -> None:
         """Store row_losses[b] = mean over the valid targets of the row."""

@@ -34,3 +34,31 @@ __device__ __forceinline__ void keep_packed(Pack<T, N>& pack) {
   uint4& words = reinterpret_cast<uint4&>(pack);
   asm volatile("" : "+r"(words.x), "+r"(words.y), "+r"(words.z), "+r"(words.w));
 }
+
+// Copies of sixteen bytes from memory to shared memory that nobody waits for until they are needed. A group is what was
+// copied since the last close_copies. Before sm_80 the copy goes through registers and is done at once.
+#if __CUDA_ARCH__ >= 800
+__device__ __forceinline__ void copy_wide(void* shared, const void* source) {
+  const uint32 address = (uint32)__cvta_generic_to_shared(shared);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(source) : "memory");
+}
+__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `open` (0 to 3) of the latest groups are on their way.
+__device__ __forceinline__ void wait_copies(int open) {
+  if (open >= 3)
+    asm volatile("cp.async.wait_group 3;" ::: "memory");
+  else if (open == 2)
+    asm volatile("cp.async.wait_group 2;" ::: "memory");
+  else if (open == 1)
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+  else
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+}
+#else
+__device__ __forceinline__ void copy_wide(void* shared, const void* source) {
+  *reinterpret_cast<uint4*>(shared) = *reinterpret_cast<const uint4*>(source);
+}
+__device__ __forceinline__ void close_copies() {}
+__device__ __forceinline__ void wait_copies(int) {}
+#endif
