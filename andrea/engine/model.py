@@ -119,6 +119,10 @@ def initial_weights(model: ModelConfig, vocabulary: int, seed: int) -> npt.NDArr
 
     Embedding rows N(0, 1/C), other matrices and positions N(0, 0.02^2), W_O and W_2 further divided by
     sqrt(2 n_layer), gamma 1, beta 0. Each tensor draws under its own name, so one shape does not disturb another.
+
+    Logits start as about N(0, 1), so an untied head starts at a loss of ln V + 1/2. A tied one starts higher, at about
+    ln(V e^{1/2} + e^{sqrt C}): the logit of the input token itself is near sqrt(C) until some tens of steps have
+    unlearned it.
     """
     parameters = layout(model, vocabulary)
     weights = np.empty(parameters[-1].end, dtype=np.float32)

@@ -43,12 +43,12 @@ class Tensors:
 
 def tensors(flat_P: Array, model: ModelConfig, vocabulary: int) -> Tensors:
     """Return views of a flat array in the order of `andrea.engine.model.layout`: writing to one writes to the other."""
-    views = {p.name: flat_P[p.offset : p.end].reshape(p.shape) for p in layout(model, vocabulary)}
-    starts = {p.name: p.offset for p in layout(model, vocabulary)}
+    parameters = {p.name: p for p in layout(model, vocabulary)}
+    views = {name: flat_P[p.offset : p.end].reshape(p.shape) for name, p in parameters.items()}
     C = model.d_model
 
     def layer(i: int) -> Layer:
-        start = starts[f"layer{i}.w_q"]
+        start = parameters[f"layer{i}.w_q"].offset
         return Layer(
             gamma_1=views.get(f"layer{i}.ln1.gamma"),
             beta_1=views.get(f"layer{i}.ln1.beta"),

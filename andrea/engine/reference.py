@@ -46,7 +46,7 @@ class ReferenceEngine:
     config
         Everything that decides what is computed. Options read here: ``slices`` (rows of a micro-batch are cut into so
         many parts; 4 by default; part of the result) and ``threads`` (workers; by default the cores that the process
-        may use; never part of the result).
+        may use; never part of the result). Other options belong to other engines and are not read.
     precision
         Only storage and products in float32.
     dtype
