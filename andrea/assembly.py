@@ -1,0 +1,426 @@
+"""Puts a run together: configuration, plugins, data, engine, folder; anew, resumed, forked or polished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import attrs
+import platformdirs
+from attrs import frozen
+
+from andrea import __version__
+from andrea.batches import Batches
+from andrea.checkpoint import Checkpoints, Snapshot, newest_checkpoint, read_checkpoint
+from andrea.config import RunConfig, from_json, override, parse_setting, read_experiment, to_json
+from andrea.engine import EngineConfig, open_engine
+from andrea.engine.device import find_device
+from andrea.errors import AndreaError
+from andrea.evaluate import held_out_sets
+from andrea.interrupts import Interrupts
+from andrea.journal import Journal, read_journal
+from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
+from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, register, source_digest
+from andrea.tokenfile import TokenFile, write_whole
+from andrea.tokens import Prepared, prepare, reopen
+from andrea.types import Device
+
+RUNS = Path("runs")
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+
+
+class Mode(Enum):
+    """How a run begins."""
+
+    NEW = "new"
+    RESUME = "resume"
+    FORK = "fork"
+    POLISH = "polish"
+
+
+@frozen
+class Request:
+    """What the user asked for; the fields are the options of ``andrea run``."""
+
+    mode: Mode = Mode.NEW
+    experiment: str | None = None
+    plugins: Sequence[str] = ()
+    without: Sequence[str] = ()
+    settings: Sequence[str] = ()
+    steps: int | None = None
+    seed: int | None = None
+    device: str = "auto"
+    out: Path | None = None
+    checkpoint: Path | None = None
+    allow_drift: bool = False
+    trace_hooks: bool = False
+
+
+@frozen
+class Plan:
+    """A request that has been checked: what will run, where, and from which state."""
+
+    request: Request
+    config: RunConfig
+    chosen: Sequence[Chosen]
+    device: Device
+    folder: Path
+    snapshot: Snapshot | None = None
+
+    @property
+    def steps(self) -> int | None:
+        """Updates after which the run stops by count; None when nothing counts."""
+        if all(one.name != COUNT_STOP for one in self.chosen):
+            return None
+        configured = self.config.plugins.get(COUNT_STOP, {}).get("steps")
+        return self.request.steps or configured or self.config.schedule.steps
+
+    @property
+    def done(self) -> bool:
+        """True when the run has already come as far as it is asked to."""
+        return self.snapshot is not None and self.steps is not None and self.snapshot.step >= self.steps
+
+
+def cache_folder() -> Path:
+    """Return the folder of prepared data: ``ANDREA_CACHE``, else the user's cache."""
+    return Path(os.environ.get("ANDREA_CACHE") or platformdirs.user_cache_dir("andrea"))
+
+
+# -- planning ----------------------------------------------------------------------------------------------------------
+
+
+def plan(request: Request, say: Say) -> Plan:
+    """Check a request without changing anything on disk.
+
+    Raises
+    ------
+    AndreaError
+        On anything that cannot be done as asked.
+    """
+    if request.steps is not None and request.steps < 1:
+        raise AndreaError(f"--steps {request.steps} is less than one step", "--steps is the total, for instance 1000")
+    device = find_device(request.device, say)
+    folder, snapshot = _place(request, say)
+    value, where = _experiment(request, snapshot)
+    names = list(available())
+    for setting in request.settings:
+        key, new = parse_setting(setting)
+        override(value, key, new, names)
+    if request.seed is not None:
+        value["seed"] = request.seed
+    config = from_json(value, where)
+    chosen = _choose(request, config, device)
+    config = attrs.evolve(
+        config,
+        plugins={one.name: dict(one.options) for one in chosen},
+        without=tuple(dict.fromkeys([*config.without, *request.without])),
+    )
+    if snapshot is not None and request.mode is Mode.RESUME:
+        _refuse_changes(snapshot, config)
+    result = Plan(request, config, chosen, device, folder, snapshot)
+    if request.steps is not None and result.steps is None:
+        raise AndreaError(f"--steps needs {COUNT_STOP}", f"leave --without {COUNT_STOP} out")
+    return result
+
+
+def _place(request: Request, say: Say) -> tuple[Path, Snapshot | None]:
+    """Return the folder of the run, and the state to go on from."""
+    if request.mode is Mode.NEW:
+        name = Path(request.experiment or "quickstart").stem
+        folder = request.out or _free_folder(name)
+        if (folder / "config.json").exists() or (folder / "checkpoints").exists():
+            raise AndreaError(
+                f"{folder} already holds a run", f"go on with it: andrea run --resume --out {folder}; or name another"
+            )
+        return folder, None
+    if request.mode is Mode.FORK:
+        if request.checkpoint is None or request.out is None:
+            raise AndreaError("a fork needs a folder of its own", "andrea run --from CHECKPOINT --out NEW")
+        if (request.out / "config.json").exists():
+            raise AndreaError(f"{request.out} already holds a run", "name another folder with --out")
+        return request.out, read_checkpoint(_marker(request.checkpoint))
+    folder = request.out or newest_run()
+    if not (folder / "checkpoints").is_dir():
+        raise AndreaError(f"{folder} holds no run with a checkpoint", "andrea run begins one; --out names its folder")
+    return folder, newest_checkpoint(folder / "checkpoints", say)
+
+
+def _marker(path: Path) -> Path:
+    """Return the path of a checkpoint's ``.json``, given any of its files or its name without a suffix."""
+    marker = path.with_suffix(".json")
+    if not marker.is_file():
+        raise AndreaError(f"there is no checkpoint {path}", "give one of its files: RUN/checkpoints/step_NNNNNN.json")
+    return marker
+
+
+def _free_folder(name: str) -> Path:
+    taken = [path.name for path in RUNS.glob(f"{name}-*")]
+    numbers = [int(t.rsplit("-", 1)[1]) for t in taken if t.rsplit("-", 1)[1].isdigit()]
+    return RUNS / f"{name}-{max(numbers, default=0) + 1:03d}"
+
+
+def newest_run(folder: Path = RUNS) -> Path:
+    """Return the run in `folder` whose configuration was written last."""
+    runs = [path.parent for path in folder.glob("*/config.json")]
+    if not runs:
+        raise AndreaError(f"there is no run in {folder}/", "andrea run begins one; --out names a folder elsewhere")
+    return max(runs, key=lambda run: ((run / "config.json").stat().st_mtime_ns, run.name))
+
+
+def _experiment(request: Request, snapshot: Snapshot | None) -> tuple[dict[str, Any], str]:
+    """Return the JSON object that the run starts from; a state that is gone on from brings its own."""
+    if snapshot is None:
+        return read_experiment(request.experiment or "quickstart")
+    value: dict[str, Any] = json.loads(json.dumps(snapshot.record["config"]))
+    if request.experiment is not None:
+        raise AndreaError(
+            f"a run that goes on has its own configuration; EXPERIMENT {request.experiment} has no place",
+            "leave it out",
+        )
+    return value, "the checkpoint's configuration"
+
+
+def _choose(request: Request, config: RunConfig, device: Device) -> list[Chosen]:
+    asked = list(request.plugins)
+    readers = list(dict.fromkeys(spec.reader for spec in config.sources))
+    precision = "precision.bf16" if device.kind == "cuda" and device.capability >= (8, 0) else "precision.fp32"
+    without = [*config.without, *request.without]
+    chosen = choose(asked, [name for name in without if name not in asked], config.plugins, readers, precision)
+    kinds = {one.entry.kind for one in chosen}
+    for kind in EXCLUSIVE:
+        if kind not in kinds:
+            raise missing_kind(kind)
+    return chosen
+
+
+def _refuse_changes(snapshot: Snapshot, config: RunConfig) -> None:
+    """Refuse a resume under another configuration; log plugins may change."""
+    before, now = dict(snapshot.record["config"]), to_json(config)
+    for value in (before, now):
+        value["plugins"] = {k: v for k, v in value["plugins"].items() if not k.startswith("log.")}
+        value["without"] = [name for name in value["without"] if not name.startswith("log.")]
+        value["plugins"] = list(value["plugins"].items())  # their order counts too
+    changed = [key for key in now if json.dumps(now[key]) != json.dumps(before.get(key))]
+    if changed:
+        raise AndreaError(
+            f"a resume goes on exactly as before; {', '.join(changed)} would change",
+            "to change settings: andrea polish RUN, or fork: andrea run --from CHECKPOINT --out NEW",
+        )
+
+
+# -- opening -----------------------------------------------------------------------------------------------------------
+
+
+def prepare_data(
+    config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
+) -> Prepared:
+    """Take the sources of a run to token files, or find them in the cache."""
+    tokenizer = next(one for one in chosen if one.entry.kind == "tokenizer")
+    return prepare(
+        config.sources,
+        open_source=hooks.open_source,
+        keep_document=hooks.keep_document,
+        make_tokenizer=hooks.make_tokenizer,
+        tokenizer_key=json.dumps([tokenizer.name, tokenizer.entry.version, dict(tokenizer.options)], sort_keys=True),
+        cache=cache_folder(),
+        held_out_share=config.data.held_out_share,
+        mix=config.data.mix,
+        progress=progress,
+        stopped=interrupts.stop_asked,
+    )
+
+
+def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -> Loop:
+    """Make everything that a planned run needs, write its configuration, and start its plugins.
+
+    Raises
+    ------
+    AndreaError
+        When data, engine or folder refuse; a new run's folder is then left as it was.
+    """
+    plugins = create(_with_steps(plan))
+    hooks = Hooks(register(plugins), plan.request.trace_hooks)
+    say(f"plugins: {', '.join(name for name, _ in plugins)}")
+    precision = hooks.one("choose_precision", "precision", device=plan.device)[1]
+    prepared = _data(plan, hooks, progress, interrupts)
+    config = plan.config
+    files = {s.name: TokenFile.open(s.train, prepared.tokenizer.fingerprint) for s in prepared.sources}
+    held_out = {s.name: TokenFile.open(s.held_out, prepared.tokenizer.fingerprint) for s in prepared.sources}
+    engine = open_engine(
+        EngineConfig(
+            model=config.model,
+            vocabulary=prepared.tokenizer.size,
+            optimizer=config.optimizer,
+            schedule=config.schedule,
+            batch_size=config.batch.batch_size,
+            accumulation=config.batch.accumulation,
+            seed=config.seed,
+            options=config.engine,
+        ),
+        plan.device,
+        precision,
+    )
+    say(f"device {plan.device.kind} {plan.device.name}: {sum(b.bytes for b in engine.memory_plan()) / 2**20:,.0f} MiB")
+    identity = {
+        "config": to_json(config),
+        "plugins_in_order": [[one.name, one.entry.package, one.entry.version] for one in plan.chosen],
+        "data": prepared.sha256,
+        "fingerprint": fingerprint(plan, plugins, prepared, engine.fingerprint()),
+    }
+    _check_drift(plan, identity)
+    journal = _settle(plan, prepared)
+    loop = Loop(
+        config=config,
+        plugins=plugins,
+        hooks=hooks,
+        engine=engine,
+        batches=Batches(files, config.batch.rows, config.model.context, config.seed),
+        tokenizer=prepared.tokenizer,
+        held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
+        known_words=prepared.known_words(),
+        folder=plan.folder,
+        journal=journal,
+        checkpoints=Checkpoints(plan.folder / "checkpoints", config.checkpoints),
+        identity=identity,
+        interrupts=interrupts,
+    )
+    loop.start(plan.snapshot, _restore(plan))
+    if plan.request.mode in (Mode.FORK, Mode.POLISH):
+        loop.save_now()
+    return loop
+
+
+def _with_steps(plan: Plan) -> list[Chosen]:
+    """Return the chosen plugins with ``--steps`` set, which is no part of the configuration."""
+    steps = plan.request.steps
+    return [
+        attrs.evolve(one, options={**one.options, "steps": steps}) if one.name == COUNT_STOP and steps else one
+        for one in plan.chosen
+    ]
+
+
+def _data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrupts) -> Prepared:
+    """Open the data: for a run that goes on exactly what it had, prepared again when it is gone."""
+    if plan.snapshot is None:
+        return prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
+    wanted = str(plan.snapshot.record["data"])
+    try:
+        return reopen(cache_folder(), wanted, hooks.make_tokenizer)
+    except AndreaError as gone:
+        prepared = prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
+        if prepared.sha256 != wanted:
+            raise AndreaError(
+                f"{gone.message}, and the sources give other data now than the run was trained on",
+                "restore the sources, or begin a new run",
+            ) from None
+        return prepared
+
+
+def _restore(plan: Plan) -> Callable[[str], bool]:
+    """Say whose state a start takes over: a resume everyone's, a fork of those it had before, a polish nobody's."""
+    if plan.request.mode is Mode.POLISH:
+        return lambda name: False
+    had = plan.snapshot.plugins if plan.snapshot else {}
+    return lambda name: name in had
+
+
+def fingerprint(
+    plan: Plan, plugins: Sequence[tuple[str, Any]], prepared: Prepared, engine: Mapping[str, str]
+) -> dict[str, str]:
+    """Return everything that a bit-exact resume depends on, part by part."""
+    versions = {one.name: one.entry.version for one in plan.chosen}
+    parts = {f"engine {key}": value for key, value in sorted(engine.items())}
+    parts["andrea"] = f"{__version__} {own_digest()}"
+    for name, target in plugins:
+        if not name.startswith("log."):
+            parts[f"plugin {name}"] = f"{versions[name]} {source_digest(target)}"
+    parts["data"] = prepared.sha256
+    parts["tokenizer"] = prepared.tokenizer.fingerprint
+    return parts
+
+
+def own_digest() -> str:
+    """Return the digest of our own text that decides numbers: the engine, the batches, the loop, the draws."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    names = [f"{name}.py" for name in ("batches", "loop", "rng", "types")]
+    for path in [*(here / name for name in names), *sorted(here.glob("engine/*.py"))]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _check_drift(plan: Plan, identity: Mapping[str, Any]) -> None:
+    """Refuse to resume where the numbers would come out otherwise, unless the user allows it."""
+    if plan.snapshot is None or plan.request.mode is not Mode.RESUME or plan.request.allow_drift:
+        return
+    before, now = plan.snapshot.record["fingerprint"], identity["fingerprint"]
+    keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    drift = [f"{key}: {before.get(key)} -> {now.get(key)}" for key in keys]
+    if drift:
+        raise AndreaError(
+            "the run would not go on bit for bit, since this has changed:\n  " + "\n  ".join(drift),
+            "--allow-drift goes on all the same",
+        )
+
+
+def _settle(plan: Plan, prepared: Prepared) -> Journal:
+    """Make the folder ready for the run and return its journal."""
+    folder, names = plan.folder, tuple(s.name for s in prepared.sources)
+    length = int(plan.snapshot.record["journal"]) if plan.snapshot else 0
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if plan.request.mode is Mode.FORK:
+            length = _copy_history(plan, length)
+        elif plan.request.mode is Mode.POLISH:
+            length = _archive(plan, length)
+        if not (folder / "tokenizer").exists():
+            shutil.copytree(prepared.tokenizer_folder, folder / "tokenizer")
+        write_whole(folder / "config.json", json.dumps(to_json(plan.config), indent=1).encode() + b"\n")
+        return Journal(folder, plan.config.name, names, length)
+    except OSError as error:
+        raise AndreaError(
+            f"cannot write in {folder}: {error.strerror or error}", "make room or choose another folder with --out"
+        ) from error
+
+
+def _copy_history(plan: Plan, length: int) -> int:
+    """Give a fork its parent's journal up to the checkpoint, if it is still there; return its length."""
+    assert plan.request.checkpoint is not None
+    parent = plan.request.checkpoint.parent.parent / "journal.jsonl"
+    if not parent.is_file() or parent.stat().st_size < length:
+        return 0
+    with parent.open("rb") as file:
+        write_whole(plan.folder / "journal.jsonl", file.read(length))
+    return length
+
+
+def _archive(plan: Plan, length: int) -> int:
+    """Move samples and state of a run that is polished aside; return the length of the journal that goes on.
+
+    The loss history stays: the new journal keeps the lines of steps and evaluations.
+    """
+    assert plan.snapshot is not None
+    folder, place = plan.folder, plan.folder / "archive" / f"step_{plan.snapshot.step:06d}"
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (f"{plan.config.name}.samples.json", f"{plan.config.name}.state.json", "config.json", "journal.jsonl"):
+        if (folder / name).exists() and not (place / name).exists():
+            shutil.copy2(folder / name, place / name)
+    with (place / "journal.jsonl").open("rb") as file:
+        write_whole(folder / "journal.jsonl", file.read(length))
+    kept = [line for line in read_journal(folder / "journal.jsonl") if line["kind"] in ("step", "evaluation")]
+    text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in kept)
+    write_whole(folder / "journal.jsonl", text)
+    return len(text)
+
+
+def print_line(line: str) -> None:
+    """Say something to the person at the terminal; standard output belongs to results."""
+    print(line, file=sys.stderr)

@@ -1,0 +1,379 @@
+"""The configuration of a run: frozen classes, read strictly from JSON, with errors that name the key.
+
+An option of a plugin lives under ``plugins``, by the plugin's name; everything else has a section here. No section
+is named like a kind of plugin, so that ``--set`` always knows whom it addresses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import attrs
+import cattrs
+from attrs import field, frozen
+from cattrs import IterableValidationNote
+from cattrs.gen import make_dict_structure_fn
+
+from andrea.engine.model import ModelConfig
+from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
+from andrea.errors import AndreaError, did_you_mean
+from andrea.resources import experiments_folder
+from andrea.types import SourceSpec
+
+
+@frozen
+class BatchConfig:
+    """Rows of a step.
+
+    Attributes
+    ----------
+    batch_size
+        Rows of a micro-batch.
+    accumulation
+        Micro-batches of one update.
+    pulls_per_step
+        Sources mixed in one step; divides the rows.
+    """
+
+    batch_size: int = 8
+    accumulation: int = 1
+    pulls_per_step: int = 1
+
+    def __attrs_post_init__(self) -> None:
+        if min(self.batch_size, self.accumulation, self.pulls_per_step) < 1:
+            raise AndreaError("batch.batch_size, accumulation and pulls_per_step must be at least 1")
+        if self.rows % self.pulls_per_step:
+            raise AndreaError(
+                f"batch.pulls_per_step {self.pulls_per_step} does not divide the {self.rows} rows of a step",
+                "rows of a step are batch_size x accumulation",
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows of one step (R)."""
+        return self.batch_size * self.accumulation
+
+
+@frozen
+class SamplingConfig:
+    """Text drawn during the run: `count` texts from `prompts` in turn, the same seeds every time.
+
+    Attributes
+    ----------
+    sample_every
+        Steps between samples; 0 draws none.
+    prompts
+        Beginnings; an empty text starts a document.
+    count, max_tokens
+        Texts, and tokens of each.
+    temperature, top_p
+        How each token is drawn.
+    """
+
+    sample_every: int = 100
+    prompts: tuple[str, ...] = ("",)
+    count: int = 8
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 0.95
+
+
+@frozen
+class EvaluationConfig:
+    """Held-out losses during the run: every `eval_every` steps (0: never), on the first `rows` rows of each source."""
+
+    eval_every: int = 1000
+    rows: int = 64
+
+
+@frozen
+class CheckpointConfig:
+    """When checkpoints are written (0: at the end only) and which stay: the last `keep` and every `keep_every`-th."""
+
+    every: int = 1000
+    keep: int = 3
+    keep_every: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if self.keep < 1:
+            raise AndreaError(f"checkpoints.keep is {self.keep}; at least 1 must stay")
+
+
+@frozen
+class DataConfig:
+    """How text is prepared: the share of works held out, and each source's share of the tokenizer's sample."""
+
+    held_out_share: float = 0.05
+    mix: dict[str, float] | None = None
+
+
+@frozen
+class RunConfig:
+    """Everything that decides a run.
+
+    Attributes
+    ----------
+    name
+        Of the model; files of the run begin with it.
+    model, optimizer, schedule, batch, sampling, evaluation, checkpoints, data
+        Sections.
+    sources
+        What is read: name, reader, options.
+    plugins
+        Options by plugin name, in call order. Naming a plugin here switches it on.
+    without
+        Default plugins that are left out.
+    engine
+        Switches of the engine, for instance ``{"graph": false}``.
+    seed
+        Decides weights, order, draws and samples.
+    """
+
+    name: str
+    model: ModelConfig
+    sources: tuple[SourceSpec, ...]
+    seed: int = 0
+    optimizer: OptimizerConfig = field(factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(factory=ScheduleConfig)
+    batch: BatchConfig = field(factory=BatchConfig)
+    sampling: SamplingConfig = field(factory=SamplingConfig)
+    evaluation: EvaluationConfig = field(factory=EvaluationConfig)
+    checkpoints: CheckpointConfig = field(factory=CheckpointConfig)
+    data: DataConfig = field(factory=DataConfig)
+    plugins: dict[str, dict[str, Any]] = field(factory=dict)
+    without: tuple[str, ...] = ()
+    engine: dict[str, Any] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.sources:
+            raise AndreaError("the experiment names no sources", 'give at least one: "sources": [{"name": ...}]')
+        if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name.startswith("."):
+            raise AndreaError(f"name {self.name!r} cannot be part of a file name", "use letters, digits, '-' and '_'")
+
+    def digest(self) -> str:
+        """Return the hex digest of everything here."""
+        return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _strict(kind: type) -> Any:
+    """Return a hook that takes a JSON value of one kind and nothing that merely converts to it."""
+
+    def take(value: Any, _: Any) -> Any:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        fits = number if kind is float else isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if not fits:
+            raise AndreaError(f"{json.dumps(value, default=repr)} is not {_KINDS[kind]}")
+        return kind(value)
+
+    return take
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def make_converter() -> cattrs.Converter:
+    """Return a converter that refuses unknown keys and values of another type."""
+    converter = cattrs.Converter(detailed_validation=True, forbid_extra_keys=True)
+    for kind in _KINDS:
+        converter.register_structure_hook(kind, _strict(kind))
+
+    def strict_class(cls: type) -> Any:
+        inner: Any = make_dict_structure_fn(
+            cls, converter, _cattrs_forbid_extra_keys=True, _cattrs_detailed_validation=True
+        )
+
+        def take(value: Any, kind: Any) -> Any:
+            if not isinstance(value, Mapping):
+                raise AndreaError(f"{json.dumps(value, default=repr)} is not an object with keys")
+            return inner(value, kind)
+
+        return take
+
+    def strict_list(value: Any, kind: Any) -> Any:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise AndreaError(f"{json.dumps(value, default=repr)} is not a list")
+        element = get_args(kind)[0]
+        items: list[Any] = []
+        errors: list[Exception] = []
+        for index, item in enumerate(value):
+            try:
+                items.append(converter.structure(item, element))
+            except Exception as error:
+                error.__notes__ = [IterableValidationNote(f"at {index}", index, element)]
+                errors.append(error)
+        if errors:
+            raise cattrs.IterableValidationError("in a list", errors, kind)
+        return tuple(items) if get_origin(kind) is tuple else items
+
+    def strict_mapping(kind: Any) -> Any:
+        inner = converter.gen_structure_mapping(kind)
+
+        def take(value: Any, _: Any) -> Any:
+            if not isinstance(value, Mapping):
+                raise AndreaError(f"{json.dumps(value, default=repr)} is not an object with keys")
+            return inner(value, kind)
+
+        return take
+
+    converter.register_structure_hook_func(_is_any(list, tuple), strict_list)
+    converter.register_structure_hook_factory(_is_any(dict, Mapping), strict_mapping)
+    converter.register_structure_hook_factory(attrs.has, strict_class)
+    return converter
+
+
+def _is_any(*origins: Any) -> Callable[[Any], bool]:
+    return lambda kind: get_origin(kind) in origins
+
+
+def to_json(config: Any) -> Any:
+    """Return the plain JSON value of a configuration, its keys in the order of the fields."""
+    return json.loads(json.dumps(cattrs.Converter(unstruct_collection_overrides={tuple: list}).unstructure(config)))
+
+
+def from_json(value: Any, where: str) -> RunConfig:
+    """Return the configuration that a JSON value describes.
+
+    Parameters
+    ----------
+    value
+        A parsed JSON object.
+    where
+        File or experiment it came from, for messages.
+
+    Raises
+    ------
+    AndreaError
+        On unknown keys (with the nearest known one), missing keys and wrong types, all of them at once.
+    """
+    config: RunConfig = structure(value, RunConfig, where)
+    return config
+
+
+def structure(value: Any, kind: Any, where: str) -> Any:
+    """Return `value` as an instance of the attrs class or type `kind`, or raise one `AndreaError` with all faults."""
+    try:
+        return make_converter().structure(value, kind)
+    except AndreaError as error:
+        raise AndreaError(f"{where}: {error.message}", error.hint) from None
+    except Exception as error:
+        faults = list(_faults(error, "", kind))
+        raise AndreaError("\n".join(f"{where}: {message}" for message, _ in faults), _first_hint(faults)) from None
+
+
+def _first_hint(faults: list[tuple[str, str]]) -> str:
+    return next((hint for _, hint in faults if hint), "")
+
+
+def _faults(error: BaseException, path: str, kind: Any) -> list[tuple[str, str]]:
+    """Flatten a tree of cattrs errors into (message, hint)."""
+    if isinstance(error, cattrs.errors.IterableValidationError | cattrs.errors.ClassValidationError):
+        inner = getattr(error, "cl", None) or kind
+        with_notes, without = error.group_exceptions()
+        found = [f for part, note in with_notes for f in _faults(part, _join(path, note), note.type)]
+        return found + [f for part in without for f in _faults(part, path, inner)]
+    if isinstance(error, cattrs.errors.ForbiddenExtraKeysError):
+        known = [f.name for f in attrs.fields(error.cl)]
+        place = f"in {path}" if path else "at the top"
+        return [
+            (f"unknown key {key!r} {place}", did_you_mean(key, known) or f"keys {place}: {', '.join(known)}")
+            for key in sorted(error.extra_fields)
+        ]
+    if isinstance(error, KeyError):
+        section = path.rpartition(".")[0]
+        place = f" in {section}" if section else ""
+        return [(f"key {error.args[0]!r} is missing{place}", f"add {error.args[0]!r}{place}")]
+    if isinstance(error, AndreaError):
+        return [(f"{path}: {error.message}" if path else error.message, error.hint)]
+    return [(f"{path or 'value'}: {error}", "")]
+
+
+def _join(path: str, note: Any) -> str:
+    name = getattr(note, "name", None)
+    if name is None:
+        return f"{path}[{note.index!r}]"
+    return f"{path}.{name}" if path else str(name)
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON value of a file; malformed text is reported with line and column."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise AndreaError(f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise AndreaError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise AndreaError(f"cannot read {path}: {error.strerror}") from None
+
+
+def experiment_names() -> list[str]:
+    """Return the names of the bundled experiments."""
+    return sorted(path.stem for path in experiments_folder().glob("*.json"))
+
+
+def read_experiment(name: str) -> tuple[dict[str, Any], str]:
+    """Return the JSON object of a bundled experiment or a file, and where it was found.
+
+    Raises
+    ------
+    AndreaError
+        When there is no such file or experiment: the nearest names are shown.
+    """
+    bundled = experiments_folder() / f"{name}.json"
+    path = bundled if bundled.is_file() and "/" not in name else Path(name)
+    if not path.is_file():
+        known = experiment_names()
+        raise AndreaError(
+            f"there is no experiment or file {name!r}",
+            (did_you_mean(name, known) + " " if did_you_mean(name, known) else "")
+            + f"bundled experiments: {', '.join(known)}; or give the path of a JSON file",
+        )
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise AndreaError(f"{path}: an experiment is a JSON object, not {json.dumps(value)[:40]}")
+    return value, str(name)
+
+
+# -- overriding --------------------------------------------------------------------------------------------------------
+
+
+def parse_setting(setting: str) -> tuple[str, Any]:
+    """Split ``KEY=VALUE``; the value is JSON when it parses, else text."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise AndreaError(f"--set {setting!r} is not KEY=VALUE", "for instance --set schedule.peak=1e-3")
+    try:
+        return key, json.loads(text)
+    except json.JSONDecodeError:
+        return key, text
+
+
+def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[str]) -> None:
+    """Set one key of an experiment's JSON object in place.
+
+    The longest prefix of `key` that is a plugin's name addresses that plugin's option; else the dots are sections.
+    """
+    for name in sorted(plugin_names, key=len, reverse=True):
+        if key.startswith(name + "."):
+            value.setdefault("plugins", {}).setdefault(name, {})[key[len(name) + 1 :]] = new
+            return
+    parts = key.split(".")
+    sections = [f.name for f in attrs.fields(RunConfig)]
+    if parts[0] not in sections:
+        raise AndreaError(
+            f"--set {key}: there is no section or plugin {parts[0]!r}",
+            did_you_mean(parts[0], [*sections, *plugin_names]) or f"sections: {', '.join(sections)}",
+        )
+    inner = value
+    for part in parts[:-1]:
+        inner = inner.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise AndreaError(f"--set {key}: {part!r} has no keys of its own")
+    inner[parts[-1]] = new

@@ -1,0 +1,482 @@
+"""The training loop, and the only caller of hooks.
+
+on_start                                             a resume restores the saved state after it
+for each step:
+    for each pull:
+        score_sources, weigh_sources, limit_sources  questions
+        select_source                                question
+        the source's next batch
+    request_probes                                   question
+    engine.train_step                                forward, loss, backward, clip, update
+    reward                                           question, for every pull
+    on_step                                          plugins learn
+    on_sample, on_evaluation                         when due
+    should_stop                                      question: all are asked
+    on_signal                                        for what arrived
+    checkpoint                                       when due or asked for
+on_finish
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pluggy
+from attrs import frozen
+
+from andrea.batches import Batches
+from andrea.checkpoint import Checkpoints, Snapshot
+from andrea.config import RunConfig
+from andrea.engine import Engine, GenerateOptions, StepResult
+from andrea.errors import AndreaError
+from andrea.evaluate import HeldOut, evaluate
+from andrea.hookspecs import hook_names
+from andrea.interrupts import Interrupts
+from andrea.journal import Journal, plain
+from andrea.plugin import get_state, set_state
+from andrea.tokenfile import write_whole
+from andrea.types import (
+    Choice,
+    Document,
+    Floats,
+    Limits,
+    Pull,
+    Run,
+    Sample,
+    SourceSpec,
+    StepRecord,
+    Tokenizer,
+    TokenizerRequest,
+)
+
+COUNT_STOP = "stop.max_steps"  # the one plugin whose reason is a run that is done
+
+
+class Hooks:
+    """Asks the plugins, in call order, and remembers who answered.
+
+    pluggy's own call drops answers of None and forgets whose they are, so the implementations are walked here.
+
+    Parameters
+    ----------
+    manager
+        With the plugins registered by `andrea.registry.register`.
+    trace
+        Measure how long every plugin takes.
+    """
+
+    def __init__(self, manager: pluggy.PluginManager, trace: bool = False) -> None:
+        self._calls: dict[str, list[tuple[str, Any, tuple[str, ...]]]] = {}
+        for hook in hook_names():
+            found = reversed(getattr(manager.hook, hook).get_hookimpls())
+            self._calls[hook] = [(i.plugin_name, i.function, (*i.argnames, *i.kwargnames)) for i in found]
+        self._trace = trace
+        self.timings: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
+
+    def ask(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
+        """Yield (plugin name, answer) of every implementation, in call order."""
+        for name, function, wanted in self._calls[hook]:
+            started = time.perf_counter() if self._trace else 0.0
+            answer = function(**{key: arguments[key] for key in wanted})
+            if self._trace:
+                timing = self.timings[name, hook]
+                timing[0] += 1
+                timing[1] += time.perf_counter() - started
+            yield name, answer
+
+    def tell(self, hook: str, **arguments: Any) -> None:
+        """Call every implementation; answers do not matter."""
+        for _ in self.ask(hook, **arguments):
+            pass
+
+    def one(self, hook: str, kind: str, **arguments: Any) -> tuple[str, Any]:
+        """Return (plugin name, answer) of the one plugin of an exclusive kind."""
+        for answer in self.ask(hook, **arguments):
+            return answer
+        raise missing_kind(kind)
+
+    def of(self, name: str, hook: str, **arguments: Any) -> Any:
+        """Return the answer of the plugin `name`; None when it does not implement the hook."""
+        for owner, function, wanted in self._calls[hook]:
+            if owner == name:
+                return function(**{key: arguments[key] for key in wanted})
+        return None
+
+    # What the preparation of data asks, as plain functions.
+
+    def open_source(self, spec: SourceSpec) -> Any:
+        """Ask the reader that the source names."""
+        return self.of(spec.reader, "open_source", spec=spec)
+
+    def keep_document(self, document: Document, source: str) -> str | None:
+        """Return the first reason to drop a document."""
+        answers = self.ask("keep_document", document=document, source=source)
+        return next((reason for _, reason in answers if reason is not None), None)
+
+    def make_tokenizer(self, request: TokenizerRequest) -> Tokenizer:
+        """Ask the tokenizer plugin."""
+        answer: Tokenizer = self.one("make_tokenizer", "tokenizer", request=request)[1]
+        return answer
+
+
+def missing_kind(kind: str) -> AndreaError:
+    """Return the error for a run without a plugin of an exclusive kind."""
+    return AndreaError(f"no plugin of the kind {kind} is in use", f"name one; andrea plugins --kind {kind} lists them")
+
+
+@frozen
+class Outcome:
+    """How a run ended: completed updates, reasons by plugin name, and the signal that stopped it, if one did."""
+
+    step: int
+    reasons: Mapping[str, str]
+    signal: str = ""
+
+
+@attrs.define(eq=False)
+class Loop:
+    """Trains until a plugin or a signal says stop.
+
+    Attributes
+    ----------
+    config
+        Of the run.
+    plugins
+        (name, object) in call order.
+    hooks
+        That ask them.
+    engine, batches, tokenizer
+        What computes, feeds and reads back.
+    held_out
+        Evaluation set of each source.
+    known_words
+        For `Run.known_words`.
+    folder, journal, checkpoints
+        Where the run lives; all None when nothing is written.
+    identity
+        What checkpoints record beside the state: configuration, plugin list, fingerprint, data.
+    interrupts
+        Signals.
+    """
+
+    config: RunConfig
+    plugins: Sequence[tuple[str, Any]]
+    hooks: Hooks
+    engine: Engine
+    batches: Batches
+    tokenizer: Tokenizer
+    held_out: Mapping[str, HeldOut]
+    known_words: frozenset[str] = frozenset()
+    folder: Path | None = None
+    journal: Journal | None = None
+    checkpoints: Checkpoints | None = None
+    identity: Mapping[str, Any] = attrs.field(factory=dict)
+    interrupts: Interrupts = attrs.field(factory=Interrupts)
+    _step: int = attrs.field(init=False, default=0)
+    _saved: int = attrs.field(init=False, default=-1)
+    _heard: set[str] = attrs.field(init=False, factory=set)
+    _record: StepRecord | None = attrs.field(init=False, default=None)
+    _view: Run | None = attrs.field(init=False, default=None)
+
+    def start(self, snapshot: Snapshot | None = None, restore: Callable[[str], bool] = lambda name: True) -> None:
+        """Call `on_start`, then take over a snapshot's state.
+
+        Parameters
+        ----------
+        snapshot
+            To go on from; None begins anew.
+        restore
+            Says of which plugins the state is taken over; all for a resume.
+        """
+        self.hooks.tell("on_start", run=self.view())
+        if snapshot is None:
+            return
+        self._step = self._saved = snapshot.step
+        self.engine.import_state(snapshot.engine)
+        self.batches.import_state(snapshot.data)
+        self._view = None
+        for name, target in self.plugins:
+            if restore(name):
+                set_state(target, dict(snapshot.plugins.get(name, {})), name)
+        # A reason that ended the run before does not end it again at once: it must have passed in between.
+        self._heard = set(snapshot.record.get("reasons", {}))
+
+    def run(self) -> Outcome:
+        """Train; return when a plugin or a signal stops the run, with the last checkpoint written."""
+        reasons: dict[str, str] = {}
+        requests: set[str] = set()
+        try:
+            while not reasons and "stop" not in requests:
+                self._record = record = self.train_one()
+                self._look(record)
+                reasons = self._reasons(record)
+                requests = self._requests()
+                if "checkpoint" in requests or self._due(self.config.checkpoints.every):
+                    self.save(reasons)
+            self.save(reasons)
+            return self._finish(reasons, requests)
+        finally:
+            if self.checkpoints:
+                self.checkpoints.wait()
+
+    def train_one(self) -> StepRecord:
+        """Make one step: choose, update, reward, learn; return its record."""
+        step, rows = self._step, self.config.batch.rows // self.config.batch.pulls_per_step
+        pulls: list[Pull] = []
+        batches = []
+        for number in range(self.config.batch.pulls_per_step):
+            pull = self._choose(step, number, [p.source for p in pulls])
+            batches.append(self.batches.take(pull.source, rows))
+            self._view = None
+            pulls.append(attrs.evolve(pull, documents=batches[-1].documents))
+        probes = self._probes(step, [p.source for p in pulls])
+        inputs = np.concatenate([b.inputs for b in batches]) if len(batches) > 1 else batches[0].inputs
+        targets = np.concatenate([b.targets for b in batches]) if len(batches) > 1 else batches[0].targets
+        result = self.engine.train_step(step, inputs, targets, probes)
+        self._step += 1
+        record = self._with_rewards(_record(step, pulls, result, inputs.size), self.view())
+        self.hooks.tell("on_step", record=record, run=self.view())
+        if self.journal:
+            self.journal.step(record)
+        return record
+
+    # -- before the update ---------------------------------------------------------------------------------------------
+
+    def _choose(self, step: int, number: int, chosen: list[int]) -> Pull:
+        run = self.view()
+        scores = self._scores(step, run)
+        weights = self._weights(step, run)
+        limits = self._limits(step, run)
+        name, answer = self.hooks.one(
+            "select_source",
+            "sampler",
+            step=step,
+            pull=number,
+            pulls=chosen,
+            scores=scores,
+            weights=weights,
+            limits=limits,
+            run=run,
+        )
+        choice = answer if isinstance(answer, Choice) else Choice(answer)
+        source = choice.source
+        if isinstance(source, bool) or not isinstance(source, (int, np.integer)) or not 0 <= source < len(run.sources):
+            raise AndreaError(f"{name} chose {source!r}, which is no index of the {len(run.sources)} sources")
+        if not weights[source] > 0:
+            raise AndreaError(f"{name} chose {run.sources[source]}, whose weight is 0 at step {step}")
+        return Pull(int(source), (), math.nan, scores, weights, limits, choice.detail)
+
+    def _scores(self, step: int, run: Run) -> Floats:
+        name, answer = self.hooks.one("score_sources", "bandit", step=step, run=run)
+        scores = _array(name, "score_sources", answer, run)
+        if np.isnan(scores).any():
+            raise AndreaError(f"{name}: score_sources gave NaN at step {step}")
+        return scores
+
+    def _weights(self, step: int, run: Run) -> Floats:
+        product = np.ones(len(run.sources))
+        for name, answer in self.hooks.ask("weigh_sources", step=step, run=run):
+            weights = _array(name, "weigh_sources", answer, run)
+            if not (np.isfinite(weights).all() and (weights >= 0).all()):
+                raise AndreaError(f"{name}: weights must be finite and at least 0, not {weights.tolist()}")
+            product = product * weights
+        if not product.any():
+            raise AndreaError(f"at step {step} every source has weight 0", "loosen a weight plugin, or add sources")
+        return product
+
+    def _limits(self, step: int, run: Run) -> Limits:
+        floor, cap = np.zeros(len(run.sources)), np.full(len(run.sources), np.inf)
+        for name, answer in self.hooks.ask("limit_sources", step=step, run=run):
+            if not isinstance(answer, Limits):
+                raise AndreaError(f"{name}: limit_sources gave {type(answer).__name__}, not Limits(floor, cap)")
+            floor = np.maximum(floor, _array(name, "limit_sources", answer.floor, run))
+            cap = np.minimum(cap, _array(name, "limit_sources", answer.cap, run))
+        return Limits(floor, cap)
+
+    def _probes(self, step: int, chosen: list[int]) -> dict[str, tuple[Any, Any]]:
+        wanted: dict[str, tuple[Any, Any]] = {}
+        for name, answer in self.hooks.ask("request_probes", step=step, pulls=chosen, run=self.view()):
+            for source in answer or ():
+                if source not in self.held_out:
+                    raise AndreaError(f"{name}: there is no source {source!r} to probe")
+                held_out, rows = self.held_out[source], self.config.batch.batch_size
+                wanted[source] = (held_out.inputs[:rows], held_out.targets[:rows])
+        return wanted
+
+    # -- after the update ----------------------------------------------------------------------------------------------
+
+    def _with_rewards(self, record: StepRecord, run: Run) -> StepRecord:
+        """Return the record with every pull's reward; a skipped update has none."""
+        if record.skipped:
+            return record
+        pulls = []
+        for pull in record.pulls:
+            name, terms = self.hooks.one("reward", "reward", pull=pull, record=record, run=run)
+            if not isinstance(terms, dict) or not all(math.isfinite(value) for value in terms.values()):
+                raise AndreaError(f"{name}: reward must give finite numbers by name, not {terms!r}")
+            pulls.append(attrs.evolve(pull, rewards={key: float(value) for key, value in terms.items()}))
+        return attrs.evolve(record, pulls=tuple(pulls))
+
+    def _look(self, record: StepRecord) -> None:
+        """Sample and evaluate when due."""
+        if self._due(self.config.sampling.sample_every):
+            sample = self.sample(record.loss)
+            self.hooks.tell("on_sample", sample=sample, run=self.view())
+            if self.journal:
+                self.journal.sample(sample)
+        if self._due(self.config.evaluation.eval_every):
+            evaluation = evaluate(self.engine, self.held_out, self._step)
+            assert evaluation is not None
+            self.hooks.tell("on_evaluation", evaluation=evaluation, run=self.view())
+            if self.journal:
+                self.journal.evaluation(evaluation)
+
+    def sample(self, loss: float) -> Sample:
+        """Return texts drawn from the model as it is now, from the configured prompts and the run's seed."""
+        how = self.config.sampling
+        prompts = tuple(how.prompts[i % len(how.prompts)] for i in range(how.count))
+        ids = [np.append(self.tokenizer.bos, self.tokenizer.encode(p.encode())).astype(np.int32) for p in prompts]
+        options = GenerateOptions(
+            how.max_tokens, how.temperature, top_p=how.top_p, seed=self.config.seed, stop=(self.tokenizer.bos,)
+        )
+        texts = (self.tokenizer.decode(row).decode(errors="replace") for row in self.engine.generate(ids, options))
+        return Sample(self._step, loss, prompts, tuple(texts))
+
+    def _reasons(self, record: StepRecord) -> dict[str, str]:
+        reasons = {}
+        for name, answer in self.hooks.ask("should_stop", record=record, run=self.view()):
+            if answer is None:
+                self._heard.discard(name)
+            elif not isinstance(answer, str) or not answer:
+                raise AndreaError(f"{name}: should_stop gives a reason as text, or None, not {answer!r}")
+            elif name not in self._heard:
+                reasons[name] = answer
+        return reasons
+
+    def _requests(self) -> set[str]:
+        requests: set[str] = set()
+        for signal in self.interrupts.take():
+            for name, answer in self.hooks.ask("on_signal", signal=signal, step=self._step, run=self.view()):
+                if unknown := sorted(set(answer or ()) - {"checkpoint", "stop"}):
+                    raise AndreaError(f"{name}: on_signal asked for {unknown[0]!r}; it may be 'checkpoint' or 'stop'")
+                requests |= set(answer or ())
+        return requests
+
+    def _finish(self, reasons: Mapping[str, str], requests: set[str]) -> Outcome:
+        signal = self.interrupts.stopped_by if "stop" in requests else ""
+        texts = [f"{name}: {reason}" for name, reason in reasons.items()] + ([signal] if signal else [])
+        if self.checkpoints:
+            self.checkpoints.wait()
+        if self.journal:
+            self.journal.stop(self._step, {**reasons, **({"signal": signal} if signal else {})})
+            self.journal.flush()
+        self.hooks.tell("on_finish", record=self._record, reasons=texts, run=self.view())
+        return Outcome(self._step, dict(reasons), signal)
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def save(self, reasons: Mapping[str, str]) -> None:
+        """Write a checkpoint of the state after this step; once for every step."""
+        if self._saved != self._step:
+            self.save_now(reasons)
+
+    def save_now(self, reasons: Mapping[str, str] | None = None) -> None:
+        """Write a checkpoint of the state as it is, even of a step that has one."""
+        if self.checkpoints is None or self.journal is None:
+            return
+        self._saved = self._step
+        self.journal.flush()
+        snapshot = self.snapshot(reasons)
+        render, mirror = self.journal.rendering(), self._mirror(snapshot)
+
+        def finish() -> None:
+            render()
+            mirror()
+
+        self.checkpoints.save(snapshot, finish)
+
+    def snapshot(self, reasons: Mapping[str, str] | None = None) -> Snapshot:
+        """Return copies of everything that moves."""
+        record = {
+            **self.identity,
+            "reasons": dict(reasons or {}),
+            "journal": self.journal.length if self.journal else 0,
+        }
+        states = {name: get_state(target) for name, target in self.plugins}
+        return Snapshot(self._step, self.engine.export_state(), self.batches.export_state(), states, record)
+
+    def _mirror(self, snapshot: Snapshot) -> Callable[[], None]:
+        """Return a function that writes ``<model>.state.json``, the state for a person to read."""
+        shown = {
+            "step": snapshot.step,
+            "reasons": snapshot.record["reasons"],
+            "data": dict(snapshot.data),
+            "plugins": {name: dict(state) for name, state in snapshot.plugins.items() if state},
+        }
+
+        def write() -> None:
+            import json
+
+            assert self.folder is not None
+            write_whole(self.folder / f"{self.config.name}.state.json", json.dumps(plain(shown), indent=1).encode())
+
+        return write
+
+    def view(self) -> Run:
+        """Return the run as plugins see it now; the same object until a batch is taken."""
+        if self._view is None:
+            self._view = Run(
+                name=self.config.name,
+                seed=self.config.seed,
+                sources=self.batches.names,
+                documents=self.batches.documents,
+                tokens=self.batches.tokens,
+                drawn=self.batches.drawn,
+                distinct=self.batches.distinct,
+                pulls=self.batches.pulls,
+                rows=self.config.batch.rows,
+                context=self.config.model.context,
+                steps=self.config.schedule.steps,
+                warmup_steps=self.config.schedule.warmup_steps,
+                pulls_per_step=self.config.batch.pulls_per_step,
+                folder=self.folder,
+                known_words=self.known_words,
+            )
+        return self._view
+
+    def _due(self, every: int) -> bool:
+        return bool(every) and self._step % every == 0
+
+
+def _record(step: int, pulls: Sequence[Pull], result: StepResult, tokens: int) -> StepRecord:
+    """Return the record of a step, its pulls' losses being means over their rows."""
+    parts = np.split(result.row_losses.astype(np.float64), len(pulls))
+    losses = [math.fsum(part.tolist()) / part.size for part in parts]
+    return StepRecord(
+        step=step,
+        pulls=tuple(attrs.evolve(pull, loss=loss) for pull, loss in zip(pulls, losses, strict=True)),
+        loss=math.fsum(losses) / len(losses),
+        grad_norm=result.grad_norm,
+        learning_rate=result.learning_rate,
+        skipped=result.skipped,
+        tokens=tokens,
+        probes=result.probe_losses,
+    )
+
+
+def _array(name: str, hook: str, answer: Any, run: Run) -> Floats:
+    """Check that an answer is one number for each source."""
+    try:
+        array = np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise AndreaError(f"{name}: {hook} gave {answer!r}, not numbers") from None
+    if array.shape != (len(run.sources),):
+        raise AndreaError(f"{name}: {hook} gave shape {array.shape}, not ({len(run.sources)},), one for each source")
+    return array

@@ -1,0 +1,290 @@
+"""Finds plugins through entry points, chooses those of a run, and registers them in order.
+
+A plugin's name is ``kind.variant``. Built-ins enter by the same door as everyone else: the entry-point group
+``andrea``. Only what a run uses is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, get_type_hints
+
+import attrs
+import pluggy
+from attrs import frozen
+
+from andrea import hookspecs
+from andrea.config import structure
+from andrea.errors import AndreaError, did_you_mean, nearest
+from andrea.plugin import option_fields, option_help
+
+GROUP = "andrea"
+EXCLUSIVE = ("tokenizer", "precision", "bandit", "sampler", "reward")
+ADDITIVE = ("source", "filter", "weight", "limit", "stop", "signals", "log")
+KINDS = (*EXCLUSIVE, *ADDITIVE)
+DEFAULTS = (
+    "tokenizer.harris",
+    "bandit.uniform",
+    "sampler.proportional",
+    "reward.ema_drop",
+    "stop.max_steps",
+    "stop.not_finite",
+    "signals.checkpoint",
+    "log.console",
+)
+
+
+@frozen
+class Entry:
+    """A plugin that is installed: its name, where it comes from, and how to import it."""
+
+    name: str
+    package: str
+    version: str
+    point: EntryPoint
+
+    @property
+    def kind(self) -> str:
+        """The part of the name before the dot."""
+        return self.name.partition(".")[0]
+
+    def load(self) -> Any:
+        """Import it: a module with decorated functions, or a class."""
+        try:
+            return self.point.load()
+        except Exception as error:
+            raise AndreaError(
+                f"plugin {self.name} of {self.package} {self.version} is broken: {type(error).__name__}: {error}",
+                f"repair or remove the package: pip uninstall {self.package}",
+            ) from error
+
+
+@frozen
+class Chosen:
+    """A plugin of a run, with what the user set."""
+
+    entry: Entry
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the plugin."""
+        return self.entry.name
+
+
+def available() -> dict[str, Entry]:
+    """Return every installed plugin by name, sorted; nothing is imported.
+
+    Raises
+    ------
+    AndreaError
+        When two packages offer the same name.
+    """
+    found: dict[str, Entry] = {}
+    for point in entry_points(group=GROUP):
+        package, version = (point.dist.name, point.dist.version) if point.dist else ("unknown", "0")
+        entry = Entry(point.name, package, version, point)
+        twin = found.setdefault(point.name, entry)
+        if twin.package != package:
+            raise AndreaError(
+                f"two packages offer the plugin {point.name}: {twin.package} and {package}",
+                "uninstall one of them",
+            )
+    return dict(sorted(found.items()))
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+
+def choose(
+    asked: Sequence[str],
+    without: Sequence[str],
+    configured: Mapping[str, Mapping[str, Any]],
+    readers: Sequence[str],
+    precision: str,
+) -> list[Chosen]:
+    """Return the plugins of a run in call order: the command line's, then the experiment's, defaults last.
+
+    Parameters
+    ----------
+    asked
+        Names of the command line, in order.
+    without
+        Names to leave out.
+    configured
+        Options by name; a name here is switched on, in this order, except the options of an exclusive plugin that
+        the command line replaced.
+    readers
+        Plugins that read the experiment's sources.
+    precision
+        The default precision on this device.
+
+    Raises
+    ------
+    AndreaError
+        With every wrong name at once, each with its neighbours; when two plugins of an exclusive kind are asked for.
+    """
+    installed = available()
+    _refuse_unknown([*asked, *without, *configured, *readers], installed)
+    names = _without_rivals(asked, configured, precision)
+    for reader in readers:
+        if reader not in names:
+            names.append(reader)
+    if unused := [name for name in without if name not in names]:
+        raise AndreaError(f"--without {unused[0]}: it is not used", f"in use: {', '.join(names)}")
+    return [Chosen(installed[name], dict(configured.get(name, {}))) for name in names if name not in without]
+
+
+def _refuse_unknown(names: Sequence[str], installed: Mapping[str, Entry]) -> None:
+    wrong = [name for name in dict.fromkeys(names) if name not in installed]
+    if not wrong:
+        return
+    hints = []
+    for name in wrong:
+        kind = name.partition(".")[0]
+        siblings = [other for other in installed if other.startswith(kind + ".")]
+        close = nearest(name, siblings or installed) or nearest(name, installed)
+        if close:
+            hints.append(f"{name}: did you mean {' or '.join(close)}?")
+        elif siblings:
+            hints.append(f"{name}: plugins of the kind {kind} are {', '.join(siblings)}")
+        else:
+            hints.append(f"{name}: kinds are {', '.join(KINDS)}")
+    hints.append("andrea plugins lists them all")
+    raise AndreaError("\n".join(f"there is no plugin {name}" for name in wrong), "\n".join(hints))
+
+
+def _without_rivals(asked: Sequence[str], configured: Mapping[str, Any], precision: str) -> list[str]:
+    """Merge the three lists; of an exclusive kind the first list that names one wins."""
+    names: list[str] = []
+    for level in (asked, list(configured), [*DEFAULTS, precision]):
+        taken = {name.partition(".")[0]: name for name in names}
+        for name in level:
+            kind = name.partition(".")[0]
+            if name in names or (kind in EXCLUSIVE and kind in taken):
+                continue
+            rivals = [other for other in names if other.partition(".")[0] == kind and other in level]
+            if kind in EXCLUSIVE and rivals:
+                raise AndreaError(
+                    f"{rivals[0]} and {name} exclude each other: a run has one {kind}", "name only one of them"
+                )
+            names.append(name)
+    return names
+
+
+# -- registering -------------------------------------------------------------------------------------------------------
+
+
+def register(plugins: Sequence[tuple[str, Any]]) -> pluggy.PluginManager:
+    """Return a new plugin manager with the given (name, plugin object) in call order.
+
+    Raises
+    ------
+    AndreaError
+        When a plugin implements a hook that does not exist, takes an argument that does not exist, or asks to be
+        called first or last: the order is the user's.
+    """
+    manager = pluggy.PluginManager("andrea")
+    manager.add_hookspecs(hookspecs)
+    for name, target in reversed(plugins):  # pluggy calls the last registered first
+        try:
+            manager.register(target, name)
+        except pluggy.PluginValidationError as error:
+            raise AndreaError(f"plugin {name}: {error}", "docs/plugins.md lists every hook and its arguments") from None
+        for caller in manager.get_hookcallers(target) or []:
+            for impl in caller.get_hookimpls():
+                if impl.plugin_name == name and (impl.tryfirst or impl.trylast or impl.wrapper or impl.hookwrapper):
+                    raise AndreaError(f"plugin {name}: {caller.name} must not ask for tryfirst, trylast or a wrapper")
+    _refuse_unknown_hooks(manager)
+    return manager
+
+
+def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
+    known = hookspecs.hook_names()
+    for hook in vars(manager.hook):
+        if hook.startswith("_") or hook in known:
+            continue
+        owner = getattr(manager.hook, hook).get_hookimpls()[0].plugin_name
+        raise AndreaError(f"plugin {owner}: there is no hook {hook!r}", did_you_mean(hook, known))
+
+
+def create(chosen: Sequence[Chosen]) -> list[tuple[str, Any]]:
+    """Import the chosen plugins and make their objects; wrong options are reported together."""
+    made, faults = [], []
+    for one in chosen:
+        target = one.entry.load()
+        try:
+            made.append((one.name, make(target, one.name, one.options)))
+        except AndreaError as error:
+            faults.append(error)
+    if faults:
+        raise AndreaError("\n".join(e.message for e in faults), "\n".join(e.hint for e in faults if e.hint))
+    return made
+
+
+def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """Return the plugin object: the module itself, or an instance of the class with its options checked."""
+    fields = {f.name: f for f in option_fields(target)} if isinstance(target, type) else {}
+    known = sorted(fields)
+    if wrong := sorted(set(options) - set(fields)):
+        hint = did_you_mean(wrong[0], known) or (f"options of {name}: {', '.join(known)}" if known else "")
+        raise AndreaError(f"{name} has no option {wrong[0]!r}", hint or f"{name} has no options")
+    if isinstance(target, ModuleType):
+        return target
+    hints = get_type_hints(target)
+    return target(**{key: structure(value, hints[key], f"{name}.{key}") for key, value in options.items()})
+
+
+# -- describing --------------------------------------------------------------------------------------------------------
+
+
+def describe(entry: Entry) -> dict[str, Any]:
+    """Return what ``andrea plugins`` shows of a plugin; a broken one is described as broken."""
+    row: dict[str, Any] = {
+        "name": entry.name,
+        "kind": entry.kind,
+        "summary": "",
+        "package": entry.package,
+        "version": entry.version,
+        "hooks": [],
+        "options": [],
+    }
+    try:
+        target = entry.load()
+    except AndreaError as error:
+        return {**row, "summary": f"broken: {error.__cause__ or error}"}
+    functions = [getattr(target, name, None) for name in hookspecs.hook_names()]
+    row["summary"] = summary(target)
+    row["hooks"] = [f.__name__ for f in functions if f is not None and hasattr(f, "andrea_impl")]
+    row["options"] = [describe_option(f, target) for f in option_fields(target)] if isinstance(target, type) else []
+    return row
+
+
+def summary(target: Any) -> str:
+    """Return the first sentence of a plugin's docstring, on one line."""
+    text = inspect.cleandoc(target.__doc__ or "").split("\n\n")[0]
+    return " ".join(text.split())
+
+
+def describe_option(field: attrs.Attribute[Any], target: type) -> dict[str, Any]:
+    """Return name, type, default and help of an option."""
+    default: Any = field.default
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        default = default.factory()
+    kind = get_type_hints(target)[field.name]
+    name = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
+    return {"name": field.name, "type": name, "default": default, "help": option_help(field)}
+
+
+def source_digest(target: Any) -> str:
+    """Return the digest of the file that defines a plugin; empty when it has no file."""
+    module = target if isinstance(target, ModuleType) else sys.modules.get(type(target).__module__)
+    try:
+        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()[:16] if module else ""
+    except (OSError, TypeError):
+        return ""
