@@ -83,8 +83,8 @@ class Parameter:
 def layout(model: ModelConfig, vocabulary: int) -> list[Parameter]:
     """Return every parameter in published order: the layout of flat arrays and of checkpoints.
 
-    Token embedding [V, C], positions [T, C]; per layer LN1 gamma, beta, W_Q, W_K, W_V, W_O, LN2 gamma, beta, W_1 [C, F],
-    W_2 [F, C] (each [in, out], row-major); final LN gamma, beta; head [V, C] when it is not tied. Decay acts on
+    Token embedding [V, C], positions [T, C]; per layer LN1 gamma, beta, W_Q, W_K, W_V, W_O, LN2 gamma, beta, W_1
+    [C, F], W_2 [F, C] (each [in, out], row-major); final LN gamma, beta; head [V, C] when it is not tied. Decay acts on
     matrices only: not on norms.
     """
     C, F = model.d_model, 4 * model.d_model
