@@ -1,0 +1,5 @@
+"""`python -m andrea` is the command `andrea`."""
+
+from andrea.cli import main
+
+main()

@@ -1,0 +1,371 @@
+"""The command line: reads options, calls the parts, prints results. Every import that costs is inside a command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from andrea.errors import AndreaError
+
+if TYPE_CHECKING:
+    from andrea.loop import Loop
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Grow small language models on one GPU; every policy is a plugin.",
+)
+
+Experiment = Annotated[str | None, typer.Argument(help="JSON file or bundled experiment; quickstart when left out")]
+Plugins = Annotated[list[str] | None, typer.Option("--plugin", metavar="NAME", help="use a plugin; repeatable")]
+Without = Annotated[list[str] | None, typer.Option("--without", metavar="NAME", help="leave a plugin out; repeatable")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="set a key; repeatable")]
+Steps = Annotated[int | None, typer.Option(help="stop after this many steps in all")]
+Seed = Annotated[int | None, typer.Option(help="seed of the run")]
+DeviceName = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")]
+Trace = Annotated[bool, typer.Option("--trace-hooks", help="print the time of every plugin at the end")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+RunFolder = Annotated[Path | None, typer.Argument(help="folder of a run; the newest in runs/ when left out")]
+CheckpointName = Annotated[Path | None, typer.Option("--checkpoint", help="one of its checkpoints; the newest else")]
+
+
+def main() -> None:
+    """Run the command line; the user's errors end with exit code 2 and no traceback."""
+    try:
+        app()
+    except AndreaError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print("\n".join(f"  {line}" for line in error.hint.splitlines()), file=sys.stderr)
+        sys.exit(2)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from andrea import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+) -> None:
+    """Grow small language models on one GPU; every policy is a plugin."""
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    experiment: Experiment = None,
+    plugin: Plugins = None,
+    without: Without = None,
+    set_: Settings = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    device: DeviceName = "auto",
+    out: Annotated[Path | None, typer.Option(help="folder of the run; runs/NAME-NNN when left out")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or the newest")] = False,
+    from_: Annotated[Path | None, typer.Option("--from", metavar="CHECKPOINT", help="fork it into --out")] = None,
+    allow_drift: Annotated[bool, typer.Option(help="resume although numbers will come out otherwise")] = False,
+    trace_hooks: Trace = False,
+) -> None:
+    """Train a model: prepare the text, train, sample, save; stop by plugin or signal."""
+    from andrea.assembly import Mode, Request
+
+    if resume and from_:
+        raise AndreaError(
+            "--resume and --from exclude each other", "a fork has a new folder: --from CHECKPOINT --out NEW"
+        )
+    mode = Mode.RESUME if resume else Mode.FORK if from_ else Mode.NEW
+    _train(
+        Request(
+            mode,
+            experiment,
+            plugin or (),
+            without or (),
+            set_ or (),
+            steps,
+            seed,
+            device,
+            out,
+            from_,
+            allow_drift,
+            trace_hooks,
+        )
+    )
+
+
+@app.command()
+def polish(
+    folder: RunFolder = None,
+    plugin: Plugins = None,
+    without: Without = None,
+    set_: Settings = None,
+    steps: Steps = None,
+    device: DeviceName = "auto",
+    trace_hooks: Trace = False,
+) -> None:
+    """Go on with a run under other settings: weights and counts stay, what the bandit learned starts over."""
+    from andrea.assembly import Mode, Request
+
+    _train(
+        Request(
+            Mode.POLISH,
+            None,
+            plugin or (),
+            without or (),
+            set_ or (),
+            steps,
+            device=device,
+            out=folder,
+            trace_hooks=trace_hooks,
+        )
+    )
+
+
+def _train(request: Any) -> None:
+    from andrea.assembly import open_run, plan, print_line
+    from andrea.interrupts import Interrupts, exit_code
+    from andrea.progress import Preparing
+    from andrea.tokens import StoppedError
+
+    planned = plan(request, print_line)
+    if planned.done:
+        assert planned.snapshot is not None
+        print_line(f"{planned.folder} is already at step {planned.snapshot.step}; --steps is the total")
+        return
+    with Interrupts() as interrupts:
+        try:
+            with Preparing() as preparing:
+                loop = open_run(planned, print_line, preparing, interrupts)
+        except StoppedError as stopped:
+            print_line(f"{stopped.message}; {stopped.hint}")
+            raise typer.Exit(exit_code(interrupts.stopped_by)) from None
+        outcome = loop.run()
+        loop.engine.close()
+    print_line(f"run: {planned.folder}")
+    if request.trace_hooks:
+        _print_timings(loop)
+    if outcome.signal:
+        raise typer.Exit(exit_code(outcome.signal))
+    from andrea.loop import COUNT_STOP
+
+    if outcome.reasons and COUNT_STOP not in outcome.reasons:
+        raise typer.Exit(3)
+
+
+def _print_timings(loop: Loop) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("plugin", "hook", "calls", "ms in all", "us a call", box=None)
+    for (plugin, hook), (calls, seconds) in sorted(loop.hooks.timings.items(), key=lambda item: -item[1][1]):
+        table.add_row(plugin, hook, f"{calls:.0f}", f"{seconds * 1e3:.1f}", f"{seconds / calls * 1e6:.1f}")
+    Console(stderr=True).print(table)
+
+
+@app.command()
+def prepare(
+    experiment: Experiment = None,
+    plugin: Plugins = None,
+    without: Without = None,
+    set_: Settings = None,
+    json_: AsJson = False,
+) -> None:
+    """Take the sources of an experiment to token files, ahead of a run."""
+    from andrea.assembly import Request, plan, prepare_data, print_line
+    from andrea.interrupts import Interrupts, exit_code
+    from andrea.loop import Hooks
+    from andrea.progress import Preparing
+    from andrea.registry import create, register
+    from andrea.tokens import StoppedError
+
+    request = Request(experiment=experiment, plugins=plugin or (), without=without or (), settings=set_ or ())
+    planned = plan(request, lambda line: None)
+    hooks = Hooks(register(create(planned.chosen)))
+    with Interrupts() as interrupts, Preparing() as preparing:
+        try:
+            prepared = prepare_data(planned.config, planned.chosen, hooks, preparing, interrupts)
+        except StoppedError as stopped:
+            print_line(f"{stopped.message}; {stopped.hint}")
+            raise typer.Exit(exit_code(interrupts.stopped_by)) from None
+    manifests = [dict(source.manifest) for source in prepared.sources]
+    if json_:
+        _print_json({"sha256": prepared.sha256, "sources": manifests})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("source", "documents", "held out", "tokens", "bytes a token", "dropped", box=None)
+    for manifest in manifests:
+        train, held_out = manifest["train"], manifest["held_out"]
+        dropped = ", ".join(f"{reason} {count}" for reason, count in manifest.get("dropped", {}).items()) or "none"
+        ratio = train["bytes"] / max(1, train["tokens"] - train["documents"])
+        table.add_row(
+            manifest["source"],
+            f"{train['documents']:,}",
+            f"{held_out['documents']:,}",
+            f"{train['tokens']:,}",
+            f"{ratio:.2f}",
+            dropped,
+        )
+    Console().print(table)
+
+
+# -- using a run -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def sample(
+    folder: RunFolder = None,
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="beginning of a text; repeatable")] = None,
+    count: Annotated[int, typer.Option(min=1, help="texts for each prompt")] = 1,
+    tokens: Annotated[int, typer.Option(min=1, help="tokens to add")] = 200,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="keep the k best tokens; 0 keeps all")] = 0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="keep the likeliest tokens up to p")] = 0.95,
+    repetition_penalty: Annotated[float, typer.Option(min=0.0, help="above 1 discourages repeats")] = 1.0,
+    seed: Annotated[int, typer.Option(help="of the draws")] = 0,
+    checkpoint: CheckpointName = None,
+    device: DeviceName = "auto",
+    json_: AsJson = False,
+) -> None:
+    """Write text with a trained model."""
+    from andrea.assembly import print_line
+    from andrea.engine import GenerateOptions
+    from andrea.trained import open_model
+
+    model = open_model(folder, checkpoint, device, print_line)
+    prompts = [text for text in (prompt or [""]) for _ in range(count)]
+    options = GenerateOptions(tokens, temperature, top_k, top_p, repetition_penalty, seed, (model.tokenizer.bos,))
+    texts = model.generate(prompts, options)
+    if json_:
+        pairs = zip(prompts, texts, strict=True)
+        _print_json({"step": model.step, "samples": [{"prompt": p, "text": t} for p, t in pairs]})
+        return
+    for number, (beginning, text) in enumerate(zip(prompts, texts, strict=True)):
+        print(("\n" + "-" * 40 + "\n" if number else "") + beginning + text)
+
+
+@app.command()
+def evaluate(
+    folder: RunFolder = None,
+    checkpoint: CheckpointName = None,
+    rows: Annotated[int, typer.Option(min=0, help="held-out rows of each source; 0 takes all")] = 0,
+    bigram: Annotated[
+        bool, typer.Option("--bigram", help="beside it a Kneser-Ney bigram model of the same tokens")
+    ] = False,
+    device: DeviceName = "auto",
+    json_: AsJson = False,
+) -> None:
+    """Measure the held-out bits per byte of every source."""
+    from andrea.assembly import print_line
+    from andrea.bigram import bits_per_byte as bigram_bits
+    from andrea.trained import evaluate_run
+
+    evaluation, files = evaluate_run(folder, checkpoint, rows, device, print_line)
+    baseline = {name: bigram_bits(train, held_out) for name, (train, held_out) in files.items()} if bigram else {}
+    if json_:
+        value = {
+            "step": evaluation.step,
+            "loss": dict(evaluation.loss),
+            "bits_per_byte": dict(evaluation.bits_per_byte),
+        }
+        _print_json({**value, **({"bigram_bits_per_byte": baseline} if bigram else {})})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("source", "loss", "bits per byte", *(["bigram"] if bigram else []), box=None)
+    for name, loss in evaluation.loss.items():
+        extra = [f"{baseline[name]:.3f}"] if bigram else []
+        table.add_row(name, f"{loss:.3f}", f"{evaluation.bits_per_byte[name]:.3f}", *extra)
+    mean = [f"{sum(baseline.values()) / len(baseline):.3f}"] if bigram else []
+    table.add_row("mean", "", f"{evaluation.mean:.3f}", *mean)
+    Console().print(table)
+
+
+@app.command()
+def inspect(path: Annotated[Path, typer.Argument(help="run, checkpoint or .btok file")], json_: AsJson = False) -> None:
+    """Show what a run, a checkpoint or a token file holds."""
+    from andrea.inspection import inspect_path
+
+    value = inspect_path(path)
+    if json_:
+        _print_json(value)
+        return
+    for key, item in value.items():
+        print(f"{key:>16}  {item if isinstance(item, str) else json.dumps(item)}")
+
+
+# -- what is here ------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def plugins(
+    name: Annotated[str | None, typer.Argument(help="one plugin, with its options")] = None,
+    kind: Annotated[str | None, typer.Option(help="only this kind")] = None,
+    json_: AsJson = False,
+) -> None:
+    """List the installed plugins."""
+    from andrea.errors import did_you_mean
+    from andrea.registry import KINDS, available, describe
+
+    installed = available()
+    if kind is not None and kind not in KINDS:
+        raise AndreaError(f"there is no kind {kind!r}", did_you_mean(kind, KINDS) or f"kinds: {', '.join(KINDS)}")
+    if name is not None and name not in installed:
+        raise AndreaError(
+            f"there is no plugin {name}", did_you_mean(name, installed) or "andrea plugins lists them all"
+        )
+    entries = [e for e in installed.values() if name in (None, e.name) and kind in (None, e.kind)]
+    rows = [describe(entry) for entry in entries]
+    if json_:
+        _print_json(rows)
+        return
+    _print_plugin(rows[0]) if name else _print_plugins(rows)
+
+
+def _print_plugins(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "summary", "package", "hooks", box=None)
+    for row in rows:
+        table.add_row(row["name"], row["summary"], f"{row['package']} {row['version']}", ", ".join(row["hooks"]))
+    Console().print(table)
+
+
+def _print_plugin(row: dict[str, Any]) -> None:
+    print(f"{row['name']}: {row['summary']}\n{row['package']} {row['version']}; hooks: {', '.join(row['hooks'])}")
+    for option in row["options"]:
+        print(
+            f"  --set {row['name']}.{option['name']}={json.dumps(option['default'])}  ({option['type']}) {option['help']}"
+        )
+
+
+@app.command()
+def doctor(experiment: Experiment = None, json_: AsJson = False) -> None:
+    """Say what this machine can do, and whether an experiment would start."""
+    from andrea.inspection import examine
+
+    value = examine(experiment)
+    if json_:
+        _print_json(value)
+        return
+    for key, item in value.items():
+        print(f"{key:>12}  {item if isinstance(item, str) else json.dumps(item)}")
+    if value["problems"]:
+        raise typer.Exit(2)

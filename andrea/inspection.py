@@ -1,0 +1,102 @@
+"""What a file or a machine is, as plain values for ``andrea inspect`` and ``andrea doctor``."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+from andrea.checkpoint import complete_steps, read_checkpoint, stem
+from andrea.config import read_json
+from andrea.errors import AndreaError
+from andrea.tokenfile import TokenFile
+
+
+def inspect_path(path: Path) -> dict[str, Any]:
+    """Return what a run's folder, a checkpoint or a token file holds.
+
+    Raises
+    ------
+    AndreaError
+        When it is none of these, or damaged.
+    """
+    if (path / "config.json").is_file():
+        return _run(path)
+    if path.suffix == ".btok":
+        return _tokens(path)
+    if path.name.startswith("step_"):
+        return _checkpoint(path)
+    raise AndreaError(
+        f"{path} is no run, checkpoint or token file" if path.exists() else f"there is no {path}",
+        "give a run's folder, RUN/checkpoints/step_NNNNNN.json, or a .btok file",
+    )
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
+    steps = complete_steps(folder / "checkpoints")
+    newest = read_checkpoint(folder / "checkpoints" / f"{stem(steps[-1])}.json") if steps else None
+    return {
+        "run": str(folder),
+        "name": config["name"],
+        "model": config["model"],
+        "sources": [source["name"] for source in config["sources"]],
+        "plugins": list(config["plugins"]),
+        "checkpoints": steps,
+        "step": newest.step if newest else 0,
+        "parameters": int(newest.engine["weights"].size) if newest else None,
+        "reasons": newest.record["reasons"] if newest else {},
+    }
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    snapshot = read_checkpoint(path)
+    return {
+        "checkpoint": str(path),
+        "step": snapshot.step,
+        "parameters": int(snapshot.engine["weights"].size),
+        "engine": {key: list(value.shape) for key, value in snapshot.engine.items()},
+        "plugins": {name: sorted(state) for name, state in snapshot.plugins.items() if state},
+        "reasons": snapshot.record["reasons"],
+        "fingerprint": snapshot.record["fingerprint"],
+    }
+
+
+def _tokens(path: Path) -> dict[str, Any]:
+    file = TokenFile.open(path)
+    return {
+        "tokens": str(path),
+        "documents": file.documents,
+        "ids": int(file.tokens.size),
+        "bytes": file.bytes,
+        "vocabulary": file.vocabulary,
+        "tokenizer": file.fingerprint,
+        "sha256": file.sha256,
+    }
+
+
+def examine(experiment: str | None) -> dict[str, Any]:
+    """Return what this machine can do, and every problem that would keep an experiment from starting."""
+    from andrea import __version__
+    from andrea.assembly import Request, cache_folder, plan
+    from andrea.engine.device import find_cards, missing_compiler
+
+    cards, reason = find_cards()
+    problems: list[str] = []
+    try:
+        plan(Request(experiment=experiment), lambda line: None)
+    except AndreaError as error:
+        problems.append(str(error))
+    cache = cache_folder()
+    place = next(p for p in (cache, *cache.parents) if p.exists())
+    return {
+        "andrea": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cards": [f"{card.name}, capability {card.capability[0]}.{card.capability[1]}" for card in cards],
+        "cuda": reason or missing_compiler() or "ready",
+        "cache": f"{cache}, {shutil.disk_usage(place).free / 2**30:.0f} GiB free",
+        "experiment": experiment or "quickstart",
+        "problems": problems,
+    }

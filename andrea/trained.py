@@ -1,0 +1,138 @@
+"""A trained model opened from its run's folder, to write and to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from attrs import frozen
+
+from andrea.assembly import cache_folder, newest_run
+from andrea.checkpoint import Snapshot, newest_checkpoint, read_checkpoint
+from andrea.config import RunConfig, from_json
+from andrea.engine import Engine, EngineConfig, GenerateOptions, open_engine
+from andrea.engine.device import find_device
+from andrea.errors import AndreaError
+from andrea.evaluate import evaluate, held_out_sets
+from andrea.loop import Hooks
+from andrea.registry import Chosen, available, create, register
+from andrea.tokenfile import TokenFile
+from andrea.tokens import reopen
+from andrea.types import Evaluation, Tokenizer, TokenizerRequest
+
+Say = Callable[[str], None]
+
+
+@frozen(eq=False)
+class Model:
+    """A model ready to use: its engine, its tokenizer, and how many updates made it."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    step: int
+    config: RunConfig
+    snapshot: Snapshot
+    hooks: Hooks
+
+    def generate(self, prompts: Sequence[str], options: GenerateOptions) -> list[str]:
+        """Return the texts that the model adds to the prompts."""
+        ids = [np.append(self.tokenizer.bos, self.tokenizer.encode(p.encode())).astype(np.int32) for p in prompts]
+        return [self.tokenizer.decode(row).decode(errors="replace") for row in self.engine.generate(ids, options)]
+
+
+def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: Say) -> Model:
+    """Open a run's model.
+
+    Parameters
+    ----------
+    folder
+        Of the run; the newest in ``runs/`` when None.
+    checkpoint
+        One of its checkpoints; the newest when None.
+    device
+        As for ``andrea run``.
+    say
+        Is told what a person may want to know.
+
+    Raises
+    ------
+    AndreaError
+        When there is no such run or checkpoint, or it is damaged.
+    """
+    folder = folder or newest_run()
+    place = folder / "checkpoints"
+    if checkpoint is not None:
+        path = checkpoint if checkpoint.exists() else place / checkpoint.name
+        snapshot = read_checkpoint(path)
+    elif not place.is_dir():
+        raise AndreaError(f"{folder} holds no run with a checkpoint", "andrea run begins one")
+    else:
+        snapshot = newest_checkpoint(place, say)
+    config = from_json(snapshot.record["config"], "the checkpoint's configuration")
+    found = find_device(device, say)
+    hooks = Hooks(register(create(_needed(config, found.kind))))
+    tokenizer = hooks.make_tokenizer(TokenizerRequest(_no_sample, folder / "tokenizer"))
+    precision = hooks.one("choose_precision", "precision", device=found)[1]
+    settings = EngineConfig(
+        config.model,
+        tokenizer.size,
+        config.optimizer,
+        config.schedule,
+        config.batch.batch_size,
+        1,
+        config.seed,
+        config.engine,
+    )
+    engine = open_engine(settings, found, precision)
+    engine.import_state(snapshot.engine)
+    return Model(engine, tokenizer, snapshot.step, config, snapshot, hooks)
+
+
+def _no_sample(limit: int) -> Iterator[bytes]:
+    raise ValueError("a saved tokenizer is loaded, not trained")
+
+
+def _needed(config: RunConfig, device: str) -> list[Chosen]:
+    """Return the plugins that using a model takes: its tokenizer and its precision, or fp32 where there is no card."""
+    installed = available()
+    needed = []
+    for name, options in config.plugins.items():
+        kind = name.partition(".")[0]
+        if kind == "precision" and device == "cpu":
+            name, options = "precision.fp32", {}
+        if kind in ("tokenizer", "precision"):
+            if name not in installed:
+                raise AndreaError(f"the run needs the plugin {name}, which is not installed", "install its package")
+            needed.append(Chosen(installed[name], options))
+    return needed
+
+
+def evaluate_run(
+    folder: Path | None, checkpoint: Path | None, rows: int, device: str, say: Say
+) -> tuple[Evaluation, dict[str, tuple[TokenFile, TokenFile]]]:
+    """Measure a run's model on its held-out text.
+
+    Parameters
+    ----------
+    folder, checkpoint, device, say
+        As for `open_model`.
+    rows
+        Held-out rows of each source; 0 takes all.
+
+    Returns
+    -------
+    Evaluation
+        By source.
+    files
+        (training, held-out) token file of each source.
+    """
+    model = open_model(folder, checkpoint, device, say)
+    prepared = reopen(cache_folder(), str(model.snapshot.record["data"]), model.hooks.make_tokenizer)
+    files = {s.name: (TokenFile.open(s.train), TokenFile.open(s.held_out)) for s in prepared.sources}
+    context = model.config.model.context
+    most = rows or max(int(held_out.tokens.size) // context + 1 for _, held_out in files.values())
+    sets = held_out_sets({name: held_out for name, (_, held_out) in files.items()}, context, most)
+    evaluation = evaluate(model.engine, sets, model.step)
+    assert evaluation is not None
+    return evaluation, files
