@@ -272,7 +272,7 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     identity = {
         "config": to_json(config),
         "plugins_in_order": [[one.name, one.entry.package, one.entry.version] for one in plan.chosen],
-        "data": prepared.sha256,
+        "data_sha256": prepared.sha256,
         "fingerprint": fingerprint(plan, plugins, prepared, engine.fingerprint()),
     }
     _check_drift(plan, identity)
@@ -311,7 +311,7 @@ def _data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrupts) 
     """Open the data: for a run that goes on exactly what it had, prepared again when it is gone."""
     if plan.snapshot is None:
         return prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
-    wanted = str(plan.snapshot.record["data"])
+    wanted = str(plan.snapshot.record["data_sha256"])
     try:
         return reopen(cache_folder(), wanted, hooks.make_tokenizer)
     except AndreaError as gone:

@@ -128,7 +128,7 @@ def evaluate_run(
         (training, held-out) token file of each source.
     """
     model = open_model(folder, checkpoint, device, say)
-    prepared = reopen(cache_folder(), str(model.snapshot.record["data"]), model.hooks.make_tokenizer)
+    prepared = reopen(cache_folder(), str(model.snapshot.record["data_sha256"]), model.hooks.make_tokenizer)
     files = {s.name: (TokenFile.open(s.train), TokenFile.open(s.held_out)) for s in prepared.sources}
     context = model.config.model.context
     most = rows or max(int(held_out.tokens.size) // context + 1 for _, held_out in files.values())
