@@ -83,13 +83,16 @@ class Hooks:
     def ask(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
         """Yield (plugin name, answer) of every implementation, in call order."""
         for name, function, wanted in self._calls[hook]:
-            started = time.perf_counter() if self._trace else 0.0
-            answer = function(**{key: arguments[key] for key in wanted})
-            if self._trace:
-                timing = self.timings[name, hook]
-                timing[0] += 1
-                timing[1] += time.perf_counter() - started
-            yield name, answer
+            yield name, self._call(name, hook, function, {key: arguments[key] for key in wanted})
+
+    def _call(self, name: str, hook: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        started = time.perf_counter() if self._trace else 0.0
+        answer = function(**arguments)
+        if self._trace:
+            timing = self.timings[name, hook]
+            timing[0] += 1
+            timing[1] += time.perf_counter() - started
+        return answer
 
     def tell(self, hook: str, **arguments: Any) -> None:
         """Call every implementation; answers do not matter."""
@@ -106,7 +109,7 @@ class Hooks:
         """Return the answer of the plugin `name`; None when it does not implement the hook."""
         for owner, function, wanted in self._calls[hook]:
             if owner == name:
-                return function(**{key: arguments[key] for key in wanted})
+                return self._call(name, hook, function, {key: arguments[key] for key in wanted})
         return None
 
     # What the preparation of data asks, as plain functions.
@@ -474,7 +477,7 @@ def _record(step: int, pulls: Sequence[Pull], result: StepResult, tokens: int) -
 def _array(name: str, hook: str, answer: Any, run: Run) -> Floats:
     """Check that an answer is one number for each source."""
     try:
-        array = np.asarray(answer, dtype=np.float64)
+        array = np.array(answer, dtype=np.float64)  # a copy: the record must not change when the plugin goes on
     except (TypeError, ValueError):
         raise AndreaError(f"{name}: {hook} gave {answer!r}, not numbers") from None
     if array.shape != (len(run.sources),):
