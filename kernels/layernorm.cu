@@ -1,13 +1,15 @@
 // Layer norm over the last axis, alone or after adding a branch to the residual stream, and its gradient.
 //
-// N rows of C elements. A thread owns WIDE neighbouring columns of NORM_ROWS rows, so a block of ceil(C / WIDE) threads,
-// rounded up to whole warps, reads every element once, sixteen bytes at a time, and keeps it in registers. Widths that
-// are not a multiple of WIDE, that need more than MAX_THREADS, or rows that are not aligned, take the plain path.
-// gamma and beta are the float32 parameters, or null for a norm without them.
+// N rows of C elements, read once, sixteen bytes at a time, through shared memory, so that many loads are on their way
+// without a register waiting for them. Forward: a warp a row. Backward: a thread owns WIDE neighbouring columns of every
+// row of its block, because it sums dgamma and dbeta over rows. Widths that are not a multiple of WIDE, very wide rows and
+// addresses that are not aligned take the plain path. gamma and beta are the float32 parameters, or null for a norm
+// without them.
 #include "reduce.cuh"
 #include "vector.cuh"
 
-constexpr int NORM_ROWS = 2;
+constexpr int FORWARD_THREADS = 128;
+constexpr int NORM_ROWS = 2;  // rows of one step of the backward
 constexpr int MAX_THREADS = 512;  // leaves a thread 128 registers
 using Row = Pack<storage, WIDE>;
 
@@ -24,88 +26,79 @@ __device__ __forceinline__ void load_affine(float (&values)[WIDE], const float* 
 
 // -- forward ---------------------------------------------------------------------------------------------------------
 
-// What a warp knows of its columns of one row: their sum, and their squared distances from the warp's own mean.
-struct Moments {
-  float sum, square;
-};
+// A warp takes a row, and while it works on one its next is on the way to shared memory. A lane copies and reads its own
+// sixteen bytes only, so no barrier is needed anywhere.
+constexpr int FORWARD_STAGES = 2;
 
-// Mean and reciprocal deviation of rows whose elements a block holds in packs, with one barrier: the warps' moments are
-// joined by square = sum of squares + sum of count (mean of warp - mean)^2 (Chan, Golub, LeVeque 1979).
-template <int ROWS>
-__device__ __forceinline__ void row_moments(const Row (&x)[ROWS], bool active, int C, float epsilon, float (&mean)[ROWS],
-                                            float (&rstd)[ROWS], Moments (*of_warp)[ROWS]) {
-  const int warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
-  const int mine = min(C - warp * WARP * WIDE, WARP * WIDE);
-#pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    float sum = 0.0f, square = 0.0f;
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) sum += active ? to_float(x[r].at[i]) : 0.0f;
-    sum = warp_sum(sum);
-    const float middle = sum / mine;
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) {
-      const float d = active ? to_float(x[r].at[i]) - middle : 0.0f;
-      square += d * d;
+template <bool ADD>
+__device__ __forceinline__ void fetch_row(storage* room, const storage* x_nc, const storage* branch_nc, int64 row,
+                                          int64 end, int C) {
+  if (row < end) {
+#pragma unroll 4
+    for (int c = threadIdx.x % WARP * WIDE; c < C; c += WARP * WIDE) {
+      copy_wide(room + c, x_nc + row * C + c);
+      if (ADD) copy_wide(room + C + c, branch_nc + row * C + c);
     }
-    square = warp_sum(square);
-    if (threadIdx.x % WARP == 0) of_warp[warp][r] = {sum, square};
   }
-  __syncthreads();
+  close_copies();
+}
+
+template <bool ADD>
+__device__ __forceinline__ void norm_row(storage* x, const float* gamma_c, const float* beta_c, storage* sum_c,
+                                         storage* y_c, float* mean_1, float* rstd_1, int C, float epsilon) {
+  const int first = threadIdx.x % WARP * WIDE;
+  float total = 0.0f, square = 0.0f;
+#pragma unroll 4
+  for (int c = first; c < C; c += WARP * WIDE) {
+    Row v = load<WIDE>(x + c);
+    if (ADD) {
+      const Row branch = load<WIDE>(x + C + c);
 #pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    float sum = 0.0f, square = 0.0f;
-    for (int w = 0; w < warps; w++) sum += of_warp[w][r].sum;
-    mean[r] = sum / C;
-    for (int w = 0; w < warps; w++) {
-      const int count = min(C - w * WARP * WIDE, WARP * WIDE);
-      const float d = of_warp[w][r].sum / count - mean[r];
-      square += of_warp[w][r].square + d * d * count;
+      for (int i = 0; i < WIDE; i++) v.at[i] = to_storage(to_float(v.at[i]) + to_float(branch.at[i]));
+      store(x + c, v);
+      store(sum_c + c, v);
     }
-    rstd[r] = rsqrtf(square / C + epsilon);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) total += to_float(v.at[i]);
+  }
+  const float mean = warp_sum(total) / C;
+#pragma unroll 4
+  for (int c = first; c < C; c += WARP * WIDE) {
+    const Row v = load<WIDE>(x + c);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) square += (to_float(v.at[i]) - mean) * (to_float(v.at[i]) - mean);
+  }
+  const float rstd = rsqrtf(warp_sum(square) / C + epsilon);
+  if (first == 0) {
+    *mean_1 = mean;
+    *rstd_1 = rstd;
+  }
+#pragma unroll 2
+  for (int c = first; c < C; c += WARP * WIDE) {
+    Row v = load<WIDE>(x + c);
+    float gamma[WIDE], beta[WIDE];
+    load_affine(gamma, gamma_c, c, true, 1.0f);
+    load_affine(beta, beta_c, c, true, 0.0f);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) v.at[i] = to_operand((to_float(v.at[i]) - mean) * rstd * gamma[i] + beta[i]);
+    store(y_c + c, v);
   }
 }
 
 template <bool ADD>
-__device__ __forceinline__ void norm_wide(const storage* x_nc, const storage* branch_nc, const float* gamma_c,
-                                          const float* beta_c, storage* sum_nc, storage* y_nc, float* mean_n,
-                                          float* rstd_n, int64 N, int C, float epsilon) {
-  __shared__ Moments of_warp[MAX_THREADS / WARP][NORM_ROWS];
-  const int first = threadIdx.x * WIDE;
-  const bool active = first < C;
-  const int64 row = (int64)blockIdx.x * NORM_ROWS;
-  Row x[NORM_ROWS] = {}, branch[NORM_ROWS];
-#pragma unroll
-  for (int r = 0; r < NORM_ROWS; r++) {
-    if (!active || row + r >= N) continue;
-    x[r] = load<WIDE>(x_nc + (row + r) * C + first);
-    if (ADD) branch[r] = load<WIDE>(branch_nc + (row + r) * C + first);
-  }
-  float gamma[WIDE], beta[WIDE];
-  load_affine(gamma, gamma_c, first, active, 1.0f);
-  load_affine(beta, beta_c, first, active, 0.0f);
-#pragma unroll
-  for (int r = 0; r < NORM_ROWS; r++) {
-    if (!ADD || !active || row + r >= N) continue;
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) x[r].at[i] = to_storage(to_float(x[r].at[i]) + to_float(branch[r].at[i]));
-    store(sum_nc + (row + r) * C + first, x[r]);
-  }
-  float mean[NORM_ROWS], rstd[NORM_ROWS];
-  row_moments(x, active, C, epsilon, mean, rstd, of_warp);
-#pragma unroll
-  for (int r = 0; r < NORM_ROWS; r++) {
-    if (row + r >= N) continue;
-    if (threadIdx.x == 0) {
-      mean_n[row + r] = mean[r];
-      rstd_n[row + r] = rstd[r];
-    }
-    if (!active) continue;
-    keep_packed(x[r]);
-#pragma unroll
-    for (int i = 0; i < WIDE; i++)
-      x[r].at[i] = to_operand((to_float(x[r].at[i]) - mean[r]) * rstd[r] * gamma[i] + beta[i]);
-    store(y_nc + (row + r) * C + first, x[r]);
+__device__ __forceinline__ void norm_wide(storage* room, const storage* x_nc, const storage* branch_nc,
+                                          const float* gamma_c, const float* beta_c, storage* sum_nc, storage* y_nc,
+                                          float* mean_n, float* rstd_n, int C, float epsilon, int64 begin, int64 end) {
+  const int warps = blockDim.x / WARP, size = (ADD ? 2 : 1) * C;
+  storage* mine = room + threadIdx.x / WARP * FORWARD_STAGES * size;
+  int stage = 0;
+  begin += threadIdx.x / WARP;
+  fetch_row<ADD>(mine, x_nc, branch_nc, begin, end, C);
+  for (int64 row = begin; row < end; row += warps, stage ^= 1) {
+    fetch_row<ADD>(mine + (stage ^ 1) * size, x_nc, branch_nc, row + warps, end, C);
+    wait_copies(1);
+    norm_row<ADD>(mine + stage * size, gamma_c, beta_c, sum_nc + row * C, y_nc + row * C, mean_n + row, rstd_n + row, C,
+                  epsilon);
   }
 }
 
@@ -113,10 +106,9 @@ __device__ __forceinline__ void norm_wide(const storage* x_nc, const storage* br
 template <bool ADD>
 __device__ __forceinline__ void norm_plain(const storage* x_nc, const storage* branch_nc, const float* gamma_c,
                                         const float* beta_c, storage* sum_nc, storage* y_nc, float* mean_n,
-                                        float* rstd_n, int64 N, int C, float epsilon) {
+                                        float* rstd_n, int C, float epsilon, int64 begin, int64 end) {
   __shared__ Parts<1> parts[2];
-  const int64 last = min(N, ((int64)blockIdx.x + 1) * NORM_ROWS);
-  for (int64 row = (int64)blockIdx.x * NORM_ROWS; row < last; row++) {
+  for (int64 row = begin; row < end; row++) {
     const storage* x = (ADD ? sum_nc : x_nc) + row * C;
     float total[1] = {}, square[1] = {};
     for (int c = threadIdx.x; c < C; c += blockDim.x) {
@@ -140,24 +132,33 @@ __device__ __forceinline__ void norm_plain(const storage* x_nc, const storage* b
   }
 }
 
-// y = (x - mean) rstd gamma + beta. Grid ceil(N / NORM_ROWS).
-extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
+// y = (x - mean) rstd gamma + beta. Whole warps; `keep` 1: dynamic shared memory holds FORWARD_STAGES rows of C a warp.
+// Grid ceil(N / rows_per_block).
+extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 8)
 k_layernorm_fwd(const storage* x_nc, const float* gamma_c, const float* beta_c, storage* y_nc, float* mean_n,
-                float* rstd_n, int64 N, int C, float epsilon) {
-  if (fits_wide(C, x_nc, y_nc))
-    norm_wide<false>(x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, N, C, epsilon);
+                float* rstd_n, int64 N, int C, float epsilon, int rows_per_block, int keep) {
+  extern __shared__ uint4 room[];
+  const int64 begin = (int64)blockIdx.x * rows_per_block, end = min(N, begin + rows_per_block);
+  if (keep != 0 && C % WIDE == 0 && aligned(x_nc, y_nc))
+    norm_wide<false>(reinterpret_cast<storage*>(room), x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, C,
+                     epsilon, begin, end);
   else
-    norm_plain<false>(x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, N, C, epsilon);
+    norm_plain<false>(x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, C, epsilon, begin, end);
 }
 
-// sum = x + branch, then y = norm(sum), of the sum as it was stored. `sum` may be `x`. Grid ceil(N / NORM_ROWS).
-extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
+// sum = x + branch, then y = norm(sum), of the sum as it was stored. `sum` may be `x`. Whole warps; `keep` 1: dynamic
+// shared memory holds FORWARD_STAGES pairs of rows of C a warp. Grid ceil(N / rows_per_block).
+extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 8)
 k_residual_layernorm_fwd(const storage* x_nc, const storage* branch_nc, const float* gamma_c, const float* beta_c,
-                         storage* sum_nc, storage* y_nc, float* mean_n, float* rstd_n, int64 N, int C, float epsilon) {
-  if (fits_wide(C, x_nc, branch_nc, sum_nc, y_nc))
-    norm_wide<true>(x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, N, C, epsilon);
+                         storage* sum_nc, storage* y_nc, float* mean_n, float* rstd_n, int64 N, int C, float epsilon,
+                         int rows_per_block, int keep) {
+  extern __shared__ uint4 room[];
+  const int64 begin = (int64)blockIdx.x * rows_per_block, end = min(N, begin + rows_per_block);
+  if (keep != 0 && C % WIDE == 0 && aligned(x_nc, branch_nc, sum_nc, y_nc))
+    norm_wide<true>(reinterpret_cast<storage*>(room), x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, C,
+                    epsilon, begin, end);
   else
-    norm_plain<true>(x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, N, C, epsilon);
+    norm_plain<true>(x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, C, epsilon, begin, end);
 }
 
 // -- backward --------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ __device__ __forceinline__ void include(Running& run, const Pack<storage, W>& lo
     top = fmaxf(top, x[i]);
   }
   top = fmaxf(run.top, top * LOG2E);
-  run.sum *= power_of_two(run.top - top);
+  run.sum = __fmul_rn(run.sum, power_of_two(run.top - top));
   run.top = top;
 #pragma unroll
   for (int i = 0; i < W; i++) run.sum += power_of_two(fmaf(x[i], LOG2E, -top));
@@ -50,9 +50,14 @@ __device__ __forceinline__ float row_log_sum(Running run) {
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < LOSS_THREADS / WARP; w++) top = fmaxf(top, tops[w]);
-  float sum[1] = {run.sum * power_of_two(run.top - top)};
+  float sum[1] = {__fmul_rn(run.sum, power_of_two(run.top - top))};
   block_sums(sum, parts);
   return top + log2f(sum[0]);
+}
+
+// Written so that no two steps are fused: the same bits wherever it stands.
+__device__ __forceinline__ float loss_of(float log_sum, float logit) {
+  return __fmul_rn(__fsub_rn(log_sum, __fmul_rn(logit, LOG2E)), LN2);
 }
 
 template <int W, bool KEEP>
@@ -101,10 +106,10 @@ template <int W>
 __device__ __forceinline__ void classify(storage* row, storage* kept, int target, float* loss, float scale, int V,
                                          int stride) {
   // The target's logit is read before the barriers inside row_log_sum, after which other threads overwrite the row.
-  const float wanted = target >= 0 ? to_float(row[target]) * LOG2E : 0.0f;
+  const float wanted = target >= 0 ? to_float(row[target]) : 0.0f;
   const Running run = kept != nullptr ? read_row<W, true>(row, kept, V) : read_row<W, false>(row, kept, V);
   const float log_sum = row_log_sum(run);
-  if (threadIdx.x == 0) *loss = target >= 0 ? (log_sum - wanted) * LN2 : 0.0f;
+  if (threadIdx.x == 0) *loss = target >= 0 ? loss_of(log_sum, wanted) : 0.0f;
   write_gradient<W>(row, kept != nullptr ? kept : row, target, log_sum - log2f(scale), scale, V, stride);
 }
 
@@ -117,7 +122,7 @@ k_loss_fwd(const storage* __restrict__ logits_nv, const int* __restrict__ target
   const bool wide = stride % WIDE == 0 && aligned(logits_nv);
   const Running run = wide ? read_row<WIDE, false>(row, nullptr, V) : read_row<1, false>(row, nullptr, V);
   const float log_sum = row_log_sum(run);
-  if (threadIdx.x == 0) losses_n[blockIdx.x] = target >= 0 ? (log_sum - to_float(row[target]) * LOG2E) * LN2 : 0.0f;
+  if (threadIdx.x == 0) losses_n[blockIdx.x] = target >= 0 ? loss_of(log_sum, to_float(row[target])) : 0.0f;
 }
 
 // The same losses, and logits become loss_scale x share x (softmax - onehot), 0 where the target is -1 and in the padding.

@@ -27,7 +27,7 @@ _TYPES: dict[str, Any] = {
     "d": ctypes.c_double,
 }
 _BYTES = {"p": 8, "i": 4, "l": 8, "f": 4, "d": 8}
-_PLAIN_SHARED = 48 * 1024  # a block gets more dynamic shared memory only when the kernel's limit is raised
+_PLAIN_SHARED = 48 * 1024  # a block gets more, static and dynamic together, only when the kernel's limit is raised
 
 
 class CudaError(RuntimeError):
@@ -97,7 +97,8 @@ class Kernel:
         self._values = [_TYPES[letter]() for letter in signature]
         self._pointers = (ctypes.c_void_p * max(1, len(signature)))(*(ctypes.addressof(v) for v in self._values))
         self._address = ctypes.addressof(self._pointers)
-        self._shared_limit = _PLAIN_SHARED
+        static = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+        self._shared_limit = _PLAIN_SHARED - check(bindings.cuFuncGetAttribute(static, function), f"kernel {name}")
 
     def allow_shared(self, shared_bytes: int) -> None:
         """Raise the limit of dynamic shared memory; a capture must come after it."""
@@ -193,14 +194,13 @@ class Kernels:
         if set(signature) - set(_TYPES):
             raise ValueError(f"kernel {name} has a parameter of unknown type: {signature}")
         ask = getattr(self._driver, "cuFuncGetParamInfo", None)
-        sizes: list[int] = []
-        while ask is not None:
-            answer = ask(function, len(sizes))
-            if int(answer[0]):
-                break
-            sizes.append(int(answer[2]))
-        if ask is not None and sizes != [_BYTES[letter] for letter in signature]:
-            raise ValueError(f"kernel {name} has parameters of {sizes} bytes, not {signature!r}; name its signature")
+        sizes = [_BYTES[letter] for letter in signature]
+        if ask is not None:
+            known = [int(answer[2]) for answer in (ask(function, i) for i in range(len(sizes))) if not int(answer[0])]
+            if known != sizes:
+                raise ValueError(
+                    f"kernel {name} has parameters of {known} bytes, not {signature!r}; name its signature"
+                )
         return signature
 
     def close(self) -> None:

@@ -23,6 +23,9 @@ PRECISIONS = {
 # float32 sums of up to a few thousand terms lose a few of 24 bits; tf32 and fp16 keep 11 bits of an operand, bf16 8.
 TOLERANCE = {"fp32": 1e-5, "tf32": 1e-3, "fp16": 1e-2, "bf16": 1e-2}
 
+# What rounding to the stored type alone may do to one element, as a share of it, and next to 0.
+ROUNDING = {"fp32": (2.0**-24, 0.0), "tf32": (2.0**-11, 0.0), "fp16": (2.0**-11, 2.0**-25), "bf16": (2.0**-8, 0.0)}
+
 
 def to_storage(values, storage):
     """Return values rounded to nearest as the card holds them: float32, float16, or bfloat16 as its bits."""
@@ -118,10 +121,12 @@ def close():
         result, reference = from_storage(np.asarray(result)), np.asarray(reference, dtype=np.float64)
         assert result.shape == reference.shape
         assert np.isfinite(result).all(), "an element was not written"
-        error = np.abs(result - reference)
-        rms = np.sqrt(np.mean(reference**2))
+        share, floor = ROUNDING[name]
+        error = np.maximum(np.abs(result - reference) - floor, 0)
         assert np.linalg.norm(error) <= tolerance * np.linalg.norm(reference)
-        assert error.max() <= 8 * tolerance * rms
+        # One element far above the others, as the target's in a row of softmax, is off by its own rounding at least.
+        excess = np.maximum(error - share * np.abs(reference), 0)
+        assert excess.max() <= 8 * tolerance * np.sqrt(np.mean(reference**2))
 
     return check
 
