@@ -226,8 +226,16 @@ class Loop:
             self.save(reasons)
             return self._finish(reasons, requests)
         finally:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for the checkpoint under way and close the journal; the engine stays, to write with."""
+        try:
             if self.checkpoints:
                 self.checkpoints.wait()
+        finally:
+            if self.journal:
+                self.journal.close()
 
     def train_one(self) -> StepRecord:
         """Make one step: choose, update, reward, learn; return its record."""
