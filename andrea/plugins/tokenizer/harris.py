@@ -1,7 +1,7 @@
 """tokenizer.harris: morphemes found by letter variety, chosen by the bytes they save, with the bytes as fallback.
 
-Ids: 0-255 the bytes, 256 begins a document, 257 and up the segments. Text is split into pieces, every piece is
-encoded by the fewest tokens, and pieces are remembered, so most of a text is looked up.
+Ids: 0-255 the bytes, 256 begins a document, 257 and up the segments. Text is split into chunks and these into
+pieces, every piece is encoded by the fewest tokens, and chunks are remembered, so most of a text is looked up.
 
 References
 ----------
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +21,12 @@ import numpy.typing as npt
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, option, plugin
 from andrea.plugins.tokenizer.harris_file import FILE, FORMAT, PIECES, Training, escape, read_file, write_file
-from andrea.plugins.tokenizer.harris_pieces import split
+from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
 from andrea.plugins.tokenizer.harris_training import train_segments
 from andrea.plugins.tokenizer.harris_variety import RULES
+
+DECODED = 1 << 18
+"""Ids that are decoded at once, so that memory stays bounded."""
 
 
 @plugin
@@ -32,7 +35,7 @@ class Harris:
 
     segments: int = option(4096, help="segments beside the 256 bytes and the id that begins a document")
     sample_bytes: int = option(36_000_000, help="training text that is read, in bytes")
-    rule: str = option("peak", help="where words are cut: peak, cutoff or entropy of letter variety both ways")
+    rule: str = option("entropy", help="where words are cut, by letter variety both ways: entropy, cutoff or peak")
     longest: int = option(32, help="longest segment in bytes")
 
     @hookimpl
@@ -63,7 +66,7 @@ class Harris:
         if self.rule not in RULES:
             raise AndreaError(
                 f"tokenizer.harris has no rule {self.rule!r}; it has {', '.join(RULES)}",
-                "for instance --set tokenizer.harris.rule=peak",
+                "for instance --set tokenizer.harris.rule=entropy",
             )
         for name, value, least in (
             ("segments", self.segments, 0),
@@ -97,17 +100,17 @@ class HarrisTokenizer:
         texts = [text for text, _ in segments]
         if len(set(texts)) != len(texts) or len(texts) > training.wanted or any(len(text) < 2 for text in texts):
             raise ValueError(f"segments must differ, have two bytes or more, and be at most {training.wanted}")
-        self._cache = PieceCache(texts)
-        self._bytes = np.empty(self.size, dtype=object)
-        self._bytes[:] = b""
-        self._bytes[:256] = [bytes([value]) for value in range(256)]
-        self._bytes[257 : 257 + len(texts)] = texts
+        self._ids = ChunkIds(texts)
+        table = [*(bytes([value]) for value in range(256)), b"", *texts, *[b""] * (training.wanted - len(texts))]
+        self._text = np.frombuffer(b"".join(table), dtype=np.uint8)
+        self._length = np.array([len(text) for text in table], dtype=np.int64)
+        self._first = np.cumsum(self._length) - self._length
         decisive = json.dumps([FORMAT, PIECES, self.size, [escape(text) for text in texts]], sort_keys=True)
         self.fingerprint = hashlib.sha256(decisive.encode()).hexdigest()
 
     def encode(self, data: bytes) -> npt.NDArray[np.int32]:
         """Return the ids of any bytes, int32 (n,)."""
-        encoded = [b"".join(map(self._cache.__getitem__, pieces)) for pieces in split(data)]
+        encoded = [b"".join(map(self._ids.__getitem__, chunks)) for chunks in split(data)]
         return np.frombuffer(b"".join(encoded), dtype=np.int32).copy()
 
     def decode(self, ids: npt.ArrayLike) -> bytes:
@@ -125,63 +128,111 @@ class HarrisTokenizer:
                 f"there is no id {foreign[0]}: this tokenizer has the ids 0 to {self.size - 1}",
                 "these ids were made by another tokenizer; load the one that was saved with them",
             )
-        return b"".join(self._bytes[values].tolist())
+        return b"".join(self._gather(values[i : i + DECODED]) for i in range(0, len(values), DECODED))
+
+    def _gather(self, ids: npt.NDArray[np.int64]) -> bytes:
+        """Return the bytes of ids: where every byte comes from, then all at once."""
+        length = self._length[ids]
+        end = np.cumsum(length)
+        source = np.arange(end[-1]) + np.repeat(self._first[ids] - end + length, length)
+        return bytes(self._text[source])
 
     def save(self, folder: Path) -> None:
         """Write `harris_segments.json`."""
         write_file(folder / FILE, self.training, self.segments)
 
 
-class PieceCache(dict[bytes, bytes]):
-    """Pieces and their ids, int32 as bytes; a piece that is missing is encoded when it is asked for.
+class ChunkIds(dict[bytes, bytes]):
+    """Chunks and their ids, int32 as bytes; one that is missing is encoded when it is asked for.
 
     Parameters
     ----------
     segments
         Ids from 257 in this order.
+    most
+        Chunks that are kept; then all are forgotten, so memory is bounded on any text.
     """
 
-    most = 1 << 19
-    """Pieces that are kept; then all are forgotten, so memory is bounded on any text."""
-
-    def __init__(self, segments: Sequence[bytes]) -> None:
+    def __init__(self, segments: Sequence[bytes], most: int = 1 << 19) -> None:
         super().__init__()
-        # Beginnings of segments stand here with -1: they say that a longer segment may follow.
-        self._ids = {segment[:end]: -1 for segment in segments for end in range(2, len(segment))}
-        self._ids |= {bytes([value]): value for value in range(256)}
-        self._ids |= {segment: 257 + number for number, segment in enumerate(segments)}
+        self.most = most
+        self._pieces: dict[bytes, bytes] = {}
+        numbers = {bytes([value]): value for value in range(256)}
+        numbers |= {segment: 257 + number for number, segment in enumerate(segments)}
+        self._automaton = build_automaton(numbers)
 
-    def __missing__(self, piece: bytes) -> bytes:
-        """Encode a piece and remember it."""
+    def __missing__(self, chunk: bytes) -> bytes:
+        """Encode a chunk piece by piece, and remember it and them."""
         if len(self) >= self.most:
             self.clear()
-        number = self._ids.get(piece, -1)
-        encoded = array("i", [number] if number >= 0 else self.fewest(piece)).tobytes()
-        self[piece] = encoded
+            self._pieces.clear()
+        self[chunk] = encoded = b"".join([self._pieces.get(piece) or self._piece(piece) for piece in pieces_of(chunk)])
         return encoded
 
-    def fewest(self, piece: bytes) -> list[int]:
-        """Return the fewest ids for a piece; of equally few, those with the longest last segment, and so on back.
+    def _piece(self, piece: bytes) -> bytes:
+        self._pieces[piece] = encoded = array("i", fewest_ids(piece, self._automaton)).tobytes()
+        return encoded
 
-        Starts are tried from the left, so the first that reaches an end with a given cost makes its last segment
-        longest, and only a lower cost replaces it.
-        """
-        ids, length = self._ids, len(piece)
-        cost = [0] + [length + 1] * length
-        last = [(0, 0)] * (length + 1)
-        for start in range(length):
-            reached = cost[start] + 1
-            for end in range(start + 1, length + 1):
-                number = ids.get(piece[start:end])
-                if number is None:
-                    break
-                if number >= 0 and reached < cost[end]:
-                    cost[end], last[end] = reached, (start, number)
-        found = []
-        while length:
-            length, number = last[length]
-            found.append(number)
-        return found[::-1]
+
+class State(dict[int, "State"]):
+    """A state of the automaton of Aho and Corasick (1975): what was read last that begins a segment.
+
+    It maps the next byte to the next state; steps are found when they are first taken.
+
+    Parameters
+    ----------
+    text
+        The longest ending of what was read that some segment begins with.
+    ends
+        (length, id) of every segment that ends here, longest first.
+    states
+        All states by their text.
+    """
+
+    __slots__ = ("_states", "_text", "ends")
+
+    def __init__(self, text: bytes, ends: list[tuple[int, int]], states: dict[bytes, State]) -> None:
+        super().__init__()
+        self._text, self.ends, self._states = text, ends, states
+
+    def __missing__(self, value: int) -> State:
+        """Find the longest ending that is still the beginning of a segment, and remember it."""
+        text = self._text + bytes([value])
+        while text not in self._states:
+            text = text[1:]
+        self[value] = state = self._states[text]
+        return state
+
+
+def build_automaton(numbers: Mapping[bytes, int]) -> State:
+    """Return the first state of the automaton that finds all segments, single bytes included, with their ids."""
+    beginnings = {text[:end] for text in numbers for end in range(1, len(text) + 1)}
+    states: dict[bytes, State] = {}
+    for text in (b"", *sorted(beginnings)):
+        ends = [(len(text) - start, numbers[text[start:]]) for start in range(len(text)) if text[start:] in numbers]
+        states[text] = State(text, ends, states)
+    return states[b""]
+
+
+def fewest_ids(piece: bytes, first: State) -> list[int]:
+    """Return the fewest ids for a piece; of equally few, those with the longest last segment, and so on back."""
+    state, cost = first, [0]
+    last: list[tuple[int, int]] = []
+    for stop, value in enumerate(piece, 1):
+        state = state[value]
+        least = stop
+        for length, number in state.ends:
+            if cost[stop - length] < least:
+                least, choice = cost[stop - length], (length, number)
+        cost.append(least + 1)
+        last.append(choice)
+    found = []
+    stop = len(piece)
+    while stop:
+        length, number = last[stop - 1]
+        stop -= length
+        found.append(number)
+    return found[::-1]
 
 
 def load(path: Path) -> HarrisTokenizer:

@@ -3,9 +3,11 @@
 1. Count the pieces of the sample (words with their leading space, and whatever else text is made of).
 2. Cut every piece where letter variety says so. Candidates are the parts between any two cuts of a piece: single
    morphs, neighbours joined, and whole pieces.
-3. Rank by bytes saved, keep a large pool, and prune it: cut the sample into fewest segments, drop those whose loss
-   costs least, again and again until N are left.
-4. Exchange: let the candidates in that would now save most, prune back to N, while it helps.
+3. Rank the candidates by the bytes they would save if each stood alone, and keep a large pool of the best.
+4. Grow: cut the sample into fewest tokens, admit the candidates that would now save most, drop the segments whose loss
+   would cost least, again and again until there are N. A word that is the sum of its morphs saves little once they
+   are in, so morphs win where they are common.
+5. Exchange: admit some more and drop as many, ever fewer, while it helps.
 """
 
 from __future__ import annotations
@@ -14,18 +16,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from attrs import frozen
 
 from andrea.plugins.tokenizer.harris_lattice import Bools, Ints, Lattice
-from andrea.plugins.tokenizer.harris_pieces import split
+from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
 
-POOL = 12
-"""Candidates that enter the pruning, as a multiple of N."""
-KEEP = 0.8
-"""Share of the pool that a round of pruning keeps."""
-EXCHANGES = 6
-"""Most rounds of exchange."""
+POOL = 24
+"""Candidates in the pool, as a multiple of N."""
+STEPS = 20
+"""Steps in which the vocabulary grows to N."""
+SURPLUS = 1.3
+"""Admitted in a step of growth, as a multiple of what is left when the weakest are dropped."""
+EXCHANGES = 16
+"""Most rounds of exchange; the first exchanges an eighth of N."""
 
 
 @frozen
@@ -63,10 +66,14 @@ def train_segments(
 
 def count_pieces(documents: Iterable[bytes]) -> Counter[bytes]:
     """Count the pieces of all documents."""
-    pieces: Counter[bytes] = Counter()
+    chunks: Counter[bytes] = Counter()
     for document in documents:
         for part in split(document):
-            pieces.update(part)
+            chunks.update(part)
+    pieces: Counter[bytes] = Counter()
+    for chunk, count in chunks.items():
+        for piece in pieces_of(chunk):
+            pieces[piece] += count
     return pieces
 
 
@@ -88,7 +95,7 @@ def rank_candidates(words: Sequence[bytes], counts: Ints, cut_WL: Bools, longest
 
 
 class Selection:
-    """A pool of candidates that is pruned to the `wanted` best.
+    """The choice of the `wanted` best from a pool of candidates; it begins with none.
 
     Parameters
     ----------
@@ -104,20 +111,31 @@ class Selection:
         self.counts, self.pool, self.wanted = counts, pool, wanted
         self.text = Lattice(words, pool)
         self.own = Lattice(pool, pool, proper=True)
-        self.alive_S = np.ones(len(pool), dtype=bool)
+        self.alive_S = np.zeros(len(pool), dtype=bool)
 
     def run(self) -> list[Segment]:
-        """Prune, exchange while it helps, and return the segments that are left, best first."""
-        self.prune(KEEP)
-        best_S, best = self.alive_S.copy(), self.tokens()
-        for _ in range(EXCHANGES):
-            self.admit(self.wanted // 4)
-            self.prune(0.95)
-            if self.tokens() >= best:
-                break
-            best_S, best = self.alive_S.copy(), self.tokens()
-        self.alive_S = best_S
+        """Grow, exchange, and return the segments that are used, best first."""
+        for step in range(1, STEPS + 1):
+            target = self.wanted * step // STEPS
+            self.admit(int(SURPLUS * target) - int(self.alive_S.sum()))
+            self.prune(target)
+        self.exchange()
         return self.ranked()
+
+    def exchange(self) -> None:
+        """Exchange the weakest segments for the best candidates while that saves tokens, ever fewer at once."""
+        best_S, best, count = self.alive_S.copy(), self.tokens(), self.wanted // 8
+        for _ in range(EXCHANGES):
+            self.admit(count)
+            self.prune(self.wanted)
+            now = self.tokens()
+            if now < best:
+                best_S, best = self.alive_S.copy(), now
+            else:
+                self.alive_S, count = best_S.copy(), count // 2
+            if count == 0:
+                break
+        self.alive_S = best_S
 
     def tokens(self) -> int:
         """Return the tokens of the sample."""
@@ -131,20 +149,18 @@ class Selection:
         own_CW, _ = self.own.shortest(self.alive_S)
         return use_S, use_S * (self.own.totals(own_CW) - 1)
 
-    def prune(self, keep: float) -> None:
-        """Drop the segments that cost least, round by round, until `wanted` are left."""
-        while (left := int(self.alive_S.sum())) > self.wanted:
-            _, loss_S = self.losses()
-            kept = max(self.wanted, int(left * keep))
-            # Stable: of equal losses the later candidate goes, and candidates are ranked down to their bytes.
-            order = np.argsort(np.where(self.alive_S, -loss_S, 1), kind="stable")
-            self.alive_S[order[kept:]] = False
+    def prune(self, target: int) -> None:
+        """Drop the segments that would cost least, so that at most `target` are left."""
+        _, loss_S = self.losses()
+        # Stable: of equal losses the later candidate goes, and candidates are ranked down to their bytes.
+        order = np.argsort(np.where(self.alive_S, -loss_S, 1), kind="stable")
+        self.alive_S[order[target:]] = False
 
     def admit(self, count: int) -> None:
-        """Bring the `count` dead candidates back that would save most now."""
+        """Let in the `count` candidates that would now save most."""
         cost_CW, _ = self.text.shortest(self.alive_S)
         gain_S = self.text.gains(cost_CW, self.alive_S, self.counts)
-        order = np.argsort(-gain_S, kind="stable")[:count]
+        order = np.argsort(-gain_S, kind="stable")[: max(0, count)]
         self.alive_S[order[gain_S[order] > 0]] = True
 
     def ranked(self) -> list[Segment]:
@@ -153,6 +169,3 @@ class Selection:
         used = [i for i in np.flatnonzero(self.alive_S).tolist() if use_S[i] > 0]
         used.sort(key=lambda i: (-int(loss_S[i]), self.pool[i]))
         return [Segment(self.pool[i], int(use_S[i])) for i in used]
-
-
-Floats = npt.NDArray[np.float64]
