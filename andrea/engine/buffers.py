@@ -6,11 +6,14 @@ padded to a multiple of 128. The padding exists here alone: its weights are 0 an
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from attrs import evolve, frozen
 
 from andrea.engine import Buffer, EngineConfig
@@ -295,16 +298,41 @@ class Arena:
         release(self.base)
 
 
-def free_memory(limit: Any = None) -> int:
-    """Return the bytes that may be used: what the card has free, less a reserve for the driver, within a cap.
-
-    Parameters
-    ----------
-    limit
-        The option ``arena_limit``: bytes, or None.
-    """
+def free_memory() -> int:
+    """Return the bytes that the card of the current context has free."""
     from andrea.engine.launcher import check, driver
 
     free, _ = check(driver().cuMemGetInfo(), "cuMemGetInfo")
-    usable = max(0, int(free) - (256 << 20))  # libraries load their code when it is first used
-    return usable if limit is None else min(usable, int(limit))
+    return int(free)
+
+
+class Pinned:
+    """Memory of the host that the card copies from and to by itself; mirrors a stretch of an arena.
+
+    Parameters
+    ----------
+    arena, first, last
+        Names of the first and last buffer of the stretch.
+    """
+
+    def __init__(self, arena: Arena, first: str, last: str) -> None:
+        from andrea.engine.launcher import check, driver
+
+        self._arena, self._start = arena, arena.plan.offsets[first]
+        self.address = arena.base + self._start
+        self.size = arena.plan.offsets[last] + arena.plan[last].bytes - self._start
+        self.host = int(check(driver().cuMemHostAlloc(self.size, 0), "cuMemHostAlloc"))
+        self._bytes = np.ctypeslib.as_array((ctypes.c_uint8 * self.size).from_address(self.host))
+
+    def view(self, name: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+        """Return a buffer's mirror as an array; writing to it writes what will be copied."""
+        buffer, start = self._arena.plan[name], self._arena.plan.offsets[name] - self._start
+        flat = self._bytes[start : start + buffer.bytes].view(dtype or buffer.dtype)
+        return flat if dtype else flat.reshape(buffer.shape)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        from andrea.engine.launcher import check, driver
+
+        del self._bytes
+        check(driver().cuMemFreeHost(self.host), "cuMemFreeHost")

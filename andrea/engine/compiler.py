@@ -332,7 +332,7 @@ def _reports(log: str, text: str) -> tuple[KernelReport, ...]:
     """Return what the assembler's log says about each kernel."""
     parts = _ENTRY.split(log)[1:]
     signatures = _signatures(text)
-    if not parts and signatures:
+    if not parts and signatures and "ptxas info" not in log:  # a file may be empty in some precisions
         raise RuntimeError(f"the assembler gave no report on {', '.join(signatures)}:\n{log}")
     reports = []
     for name, part in zip(parts[::2], parts[1::2], strict=True):

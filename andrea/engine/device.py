@@ -18,22 +18,6 @@ CPU = Device("cpu", "cpu")
 REQUEST = re.compile(r"cuda(?::(\d+))?")
 
 
-class DeviceFailure(RuntimeError):
-    """A call of the driver that did not succeed; `code` is its name, for instance CUDA_ERROR_OUT_OF_MEMORY."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(f"the CUDA driver says {code}")
-        self.code = code
-
-
-def checked(result: tuple[Any, ...]) -> Any:
-    """Return what a call of the driver gave beside its status, or raise DeviceFailure."""
-    status, *values = result
-    if int(status):
-        raise DeviceFailure(getattr(status, "name", str(status)))
-    return values[0] if len(values) == 1 else tuple(values) if values else None
-
-
 def find_device(request: str, say: Callable[[str], None] | None = None) -> Device:
     """Return the device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
 
@@ -77,12 +61,14 @@ def find_cards() -> tuple[list[Device], str]:
     """Return the cards that the driver shows, and in one line why there are none, else an empty text."""
     try:
         from cuda.bindings import driver
+
+        from andrea.engine.launcher import CudaError, check
     except ImportError:
         return [], f"cuda-python is not installed; {INSTALL}"
     try:
-        checked(driver.cuInit(0))
-        cards = [_describe(driver, i) for i in range(checked(driver.cuDeviceGetCount()))]
-    except DeviceFailure as failure:
+        check(driver.cuInit(0))
+        cards = [_describe(driver, i) for i in range(check(driver.cuDeviceGetCount()))]
+    except CudaError as failure:
         return [], f"no CUDA card: {failure}; see whether nvidia-smi shows one"
     except RuntimeError:  # what the bindings raise when the driver library itself is absent
         return [], "no CUDA driver on this machine; install NVIDIA's driver to use a card"
@@ -90,11 +76,13 @@ def find_cards() -> tuple[list[Device], str]:
 
 
 def _describe(driver: Any, index: int) -> Device:
-    handle = checked(driver.cuDeviceGet(index))
-    name = checked(driver.cuDeviceGetName(128, handle)).split(b"\0")[0].decode()
+    from andrea.engine.launcher import check
+
+    handle = check(driver.cuDeviceGet(index))
+    name = check(driver.cuDeviceGetName(128, handle)).split(b"\0")[0].decode()
     kinds = driver.CUdevice_attribute
     major, minor = (
-        checked(driver.cuDeviceGetAttribute(kind, handle))
+        check(driver.cuDeviceGetAttribute(kind, handle))
         for kind in (
             kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
             kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
@@ -105,10 +93,10 @@ def _describe(driver: Any, index: int) -> Device:
 
 def missing_compiler() -> str:
     """Return in one line why kernels cannot be compiled here, or an empty text."""
-    try:
-        from cuda.bindings import nvrtc
+    from andrea.engine.compiler import compiler_version
 
-        checked(nvrtc.nvrtcVersion())
-    except (ImportError, RuntimeError):
+    try:
+        compiler_version()
+    except AndreaError:
         return f"the kernel compiler NVRTC is not installed; {INSTALL}"
     return ""

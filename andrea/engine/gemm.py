@@ -13,15 +13,16 @@ import ctypes
 import functools
 import json
 from collections.abc import Callable, Mapping
-from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from attrs import frozen
 
 from andrea.errors import AndreaError
+from andrea.types import Device, Precision
 
+TABLE = Path(__file__).with_name("gemm_table.json")
 WORKSPACE_BYTES = 64 << 20
 PROPOSALS = 48
 # Split-K may add its parts in the compute type (2) or the output type (4), out of place; in place (1) means atomics.
@@ -83,13 +84,23 @@ class Problem:
         return 2 * self.m * self.n * self.k
 
 
-def read_table(path: Path | None = None) -> dict[str, dict[str, str]]:
-    """Return the committed table: card and library -> problem -> algorithm as hexadecimal text."""
-    source = path or resources.files("andrea.engine") / "gemm_table.json"
-    if not source.is_file():
+Table = dict[str, dict[str, str]]  # card and library -> problem -> algorithm as hexadecimal text
+
+
+def read_table(path: Path = TABLE) -> Table:
+    """Return a table of algorithms; empty when the file is not there."""
+    if not path.is_file():
         return {}
-    table: dict[str, dict[str, str]] = json.loads(source.read_text(encoding="utf-8"))
+    table: Table = json.loads(path.read_text(encoding="utf-8"))
     return table
+
+
+def write_table(path: Path, new: Table) -> None:
+    """Merge new entries into a table on disk."""
+    table = read_table(path)
+    for key, entries in new.items():
+        table[key] = dict(sorted((table.get(key, {}) | entries).items()))
+    path.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 class Matmul:
@@ -104,6 +115,7 @@ class Matmul:
         self._descriptors: dict[int, int] = {}
         self._alpha = ctypes.c_float(1)
         self._beta = ctypes.c_float(1 if problem.accumulate else 0)
+        self.last: tuple[int, int, int, int, int] | None = None
         self.algorithm = library.choose(self)
 
     def descriptor(self, aux: int = 0) -> int:
@@ -114,6 +126,7 @@ class Matmul:
 
     def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
         """Launch on `stream`; a, b, d, aux are device addresses."""
+        self.last = (a, b, d, stream, aux)
         self.launch(self.algorithm.ctypes.data, a, b, d, stream, aux)
 
     def launch(self, algorithm: int, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
@@ -154,6 +167,28 @@ def _column_layouts(problem: Problem) -> list[tuple[int, int, int, int]]:
     ]
 
 
+class Product(Protocol):
+    """A prepared product: launches on a stream; addresses of A, B, D and of the epilogue's second matrix."""
+
+    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
+        """Launch."""
+
+
+class Gemms(Protocol):
+    """A library of matrix products."""
+
+    name: str
+    version: str
+    workspace: int
+    used: dict[str, str]
+
+    def prepare(self, problem: Problem) -> Product:
+        """Return the product for a problem, made once."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
 class CublasLt:
     """cuBLASLt with raw pointers, one workspace, and one prepared product for each problem.
 
@@ -161,21 +196,26 @@ class CublasLt:
     ----------
     card
         Name of the card, the table's key.
-    workspace
-        Device address of WORKSPACE_BYTES.
     table
         As `read_table` gives it.
+
+    Attributes
+    ----------
+    workspace
+        Device address of WORKSPACE_BYTES; set before the first product is prepared.
+    used
+        Problem -> algorithm, of every product that was prepared.
     """
 
     name = "cuBLASLt"
 
-    def __init__(self, card: str, workspace: int, table: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, card: str, table: Mapping[str, Mapping[str, str]]) -> None:
         from nvmath.bindings import cublasLt
 
         self.lt: Any = cublasLt
         self.handle = cublasLt.create()
         self.version = str(cublasLt.get_version())
-        self.workspace = workspace
+        self.workspace = 0
         self.key = f"{card} {self.version}"
         self.used: dict[str, str] = {}
         self._table = table.get(self.key, {})
@@ -240,23 +280,55 @@ class CublasLt:
         self.used[key] = algorithm.tobytes().hex()
         return algorithm
 
-    def use(self, matmul: Matmul, algorithm: Any) -> None:
-        """Change the algorithm of a product, and the record."""
-        matmul.algorithm = np.ascontiguousarray(algorithm)
-        self.used[matmul.problem.key] = matmul.algorithm.tobytes().hex()
+    def tune(self, time_on_card: Callable[[Callable[[], None]], float]) -> Table:
+        """Time every proposal of every product at the addresses of its last call; take and return the fastest.
+
+        What the products write is destroyed. `time_on_card` runs something some times and returns milliseconds.
+        """
+        found = {}
+        for matmul in self._prepared.values():
+            if matmul.last is None:
+                continue
+            times = []
+            for proposal in matmul.proposals():
+                algorithm = np.ascontiguousarray(proposal["algo"]["data_"])
+                run = functools.partial(matmul.launch, algorithm.ctypes.data, *matmul.last)
+                try:
+                    times.append((time_on_card(run), algorithm))
+                except self.lt.cuBLASLtError:  # a proposal that the library itself then refuses
+                    continue
+            matmul.algorithm = min(times, key=lambda pair: pair[0])[1].copy()
+            self.used[matmul.problem.key] = found[matmul.problem.key] = matmul.algorithm.tobytes().hex()
+        return {self.key: found}
 
     def _set(self, setter: Callable[..., None], target: int, attribute: Any, value: Any, dtype: Any) -> None:
         buffer = np.array([int(value)], dtype=dtype)
         self._kept.append(buffer)  # the library may keep the address, so the memory stays
         setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
-    @property
-    def prepared(self) -> list[Matmul]:
-        """Every product that was asked for."""
-        return list(self._prepared.values())
-
     def close(self) -> None:
         """Give the handle back."""
         if self.handle:
             self.lt.destroy(self.handle)
             self.handle = 0
+
+
+def open_gemms(wanted: str, device: Device, precision: Precision, architecture: str) -> Gemms:
+    """Return the library of products: ``cublaslt``, ``own``, or ``auto``, which takes cuBLASLt where it is installed.
+
+    Raises
+    ------
+    AndreaError
+        When cuBLASLt was asked for and is not there, or the name is unknown.
+    """
+    if wanted not in ("auto", "cublaslt", "own"):
+        raise AndreaError(f"engine.gemm is {wanted!r}", "it may be auto, cublaslt or own")
+    if wanted != "own":
+        try:
+            return CublasLt(device.name, read_table())
+        except (ImportError, RuntimeError) as error:
+            if wanted == "cublaslt":
+                raise AndreaError(f"cuBLASLt cannot be loaded: {error}", "pip install 'andrea[cuda]'") from error
+    from andrea.engine.own_gemm import OwnGemms
+
+    return OwnGemms(precision, architecture)

@@ -1,0 +1,81 @@
+"""The backward pass on the card, in the opposite order of `andrea.engine.forward`.
+
+Weight gradients are added in float32. `dstream` is the gradient of the residual stream; each norm's backward adds what
+came back through its branch to what skipped it.
+"""
+
+from __future__ import annotations
+
+from andrea.engine.machine import Machine
+
+
+def backward(m: Machine) -> None:
+    """Go from the gradient of the logits, which is in ``logits``, to all parameters but the embeddings.
+
+    Leaves the gradient of the embedding's output in ``dstream``.
+    """
+    head_backward(m)
+    for i in reversed(range(m.layers)):
+        mlp_backward(m, i)
+        attention_backward(m, i)
+
+
+def head_backward(m: Machine) -> None:
+    """Through the head and the final norm."""
+    m.product_gradient(m.at("logits"), m.at("final.y"), m.gradient(m.head), m.N, m.V, m.C)
+    m.product(m.at("logits"), m.weight(m.head), m.at("dbranch"), m.N, m.V, m.C)
+    norm_backward(m, "final", "final.x", first=True)
+
+
+def mlp_backward(m: Machine, i: int) -> None:
+    """Through W_2, GELU, W_1 and the second norm."""
+    layer, dstream, dhidden = f"layer{i}", m.at("dstream"), m.at("dhidden")
+    m.product_gradient(m.at(f"{layer}.hidden"), dstream, m.gradient(f"{layer}.w_2"), m.N, m.F, m.C)
+    pre = m.at(f"{layer}.preactivation")
+    if m.fused_gelu_gradient:
+        m.product_transposed(dstream, m.weight(f"{layer}.w_2"), dhidden, m.N, m.C, m.F, aux=pre)
+    else:
+        m.product_transposed(dstream, m.weight(f"{layer}.w_2"), dhidden, m.N, m.C, m.F)
+        m.elementwise.gelu_bwd(dhidden, pre, dhidden, m.N * m.F)
+    m.product_gradient(m.at(f"{layer}.ln2.y"), dhidden, m.gradient(f"{layer}.w_1"), m.N, m.C, m.F)
+    m.product_transposed(dhidden, m.weight(f"{layer}.w_1"), m.at("dbranch"), m.N, m.F, m.C)
+    norm_backward(m, f"{layer}.ln2", f"{layer}.x2")
+
+
+def attention_backward(m: Machine, i: int) -> None:
+    """Through W_O, attention, W_Q W_K W_V and the first norm."""
+    layer, dstream, dheads, dqkv = f"layer{i}", m.at("dstream"), m.at("dbranch"), m.at("dqkv")
+    m.product_gradient(m.at(f"{layer}.heads"), dstream, m.gradient(f"{layer}.w_o"), m.N, m.C, m.C)
+    m.product_transposed(dstream, m.weight(f"{layer}.w_o"), dheads, m.N, m.C, m.C)
+    m.attention.backward(
+        m.at(f"{layer}.qkv"),
+        m.at(f"{layer}.heads"),
+        m.at(f"{layer}.lse"),
+        dheads,
+        dqkv,
+        m.at("attention_rows"),
+        m.B,
+        m.T,
+        m.stream,
+    )
+    m.product_gradient(m.at(f"{layer}.ln1.y"), dqkv, m.gradient(f"{layer}.w_qkv"), m.N, m.C, 3 * m.C)
+    m.product_transposed(dqkv, m.weight(f"{layer}.w_qkv"), m.at("dbranch"), m.N, 3 * m.C, m.C)
+    norm_backward(m, f"{layer}.ln1", f"{layer}.x1")
+
+
+def norm_backward(m: Machine, name: str, x: str, first: bool = False) -> None:
+    """Dstream = dstream + norm backward of dbranch; the first one has nothing to add to."""
+    dstream = m.at("dstream")
+    m.elementwise.layernorm_bwd(
+        m.at("dbranch"),
+        m.at(x),
+        m.at(f"{name}.mean"),
+        m.at(f"{name}.rstd"),
+        m.affine(name)[0],
+        0 if first else dstream,
+        dstream,
+        *m.affine_gradients(name),
+        m.at("norm_shares") if m.config.model.norm_affine else 0,
+        m.N,
+        m.C,
+    )

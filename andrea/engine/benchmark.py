@@ -1,0 +1,138 @@
+"""Measures an engine: time of a step, what the card reaches of its peak, memory, and how long the host is busy.
+
+One document of plain numbers; nothing here changes what is computed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from andrea.engine import Engine, EngineConfig, open_engine
+from andrea.engine.model import ModelConfig
+from andrea.rng import Draws
+from andrea.types import Device, Precision
+
+#: Dense peak of the matrix units in TFLOP/s by (words in the card's name, operand type), as the maker prints it.
+DENSE_PEAK: dict[tuple[str, str], float] = {
+    ("H200", "bfloat16"): 989.0,
+    ("H200", "float16"): 989.0,
+    ("H200", "tf32"): 494.5,
+    ("H200", "float32"): 67.0,
+    ("H100 80GB HBM3", "bfloat16"): 989.0,
+    ("H100 80GB HBM3", "float16"): 989.0,
+    ("A100", "bfloat16"): 312.0,
+    ("A100", "float16"): 312.0,
+    ("A100", "tf32"): 156.0,
+    ("A100", "float32"): 19.5,
+    ("RTX 4090", "bfloat16"): 165.2,
+    ("RTX 4090", "float16"): 165.2,
+    ("RTX 3060", "bfloat16"): 25.5,
+    ("RTX 3060", "float16"): 25.5,
+}
+
+FAMILY: dict[str, tuple[ModelConfig, int]] = {
+    "12M": (ModelConfig(6, 12, 384), 4353),
+    "120M": (ModelConfig(12, 12, 768), 8449),
+    "480M": (ModelConfig(16, 24, 1536), 8449),
+}
+
+
+def dense_peak(card: str, multiply: str) -> float | None:
+    """Return the dense peak of a card in TFLOP/s, or None when it is not known here."""
+    for (words, operand), peak in DENSE_PEAK.items():
+        if words in card and operand == multiply:
+            return peak
+    return None
+
+
+def step_operations(config: EngineConfig) -> int:
+    """Return the floating-point operations that the model itself needs for one step, 2 for a multiply-add.
+
+    Linear layers and head, and attention at its causal half; the backward counts twice the forward. What an
+    implementation computes again, or pads, does not count.
+    """
+    model = config.model
+    C, T = model.d_model, model.context
+    linear = model.n_layer * 12 * C * C + config.vocabulary * C
+    attention = model.n_layer * (T + 1) * C  # scores and values over (T + 1) / 2 keys each
+    return 3 * 2 * (linear + attention) * config.rows * T
+
+
+def random_batch(config: EngineConfig, seed: int = 0) -> tuple[Any, Any]:
+    """Return inputs and targets of one step, int32 (R, T), drawn evenly."""
+    R, T = config.rows, config.model.context
+    words = Draws(seed, "benchmark").words(R * (T + 1)) % np.uint64(config.vocabulary)
+    tokens = words.astype(np.int32).reshape(R, T + 1)
+    return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
+
+
+def measure(
+    config: EngineConfig,
+    device: Device,
+    precision: Precision,
+    steps: int = 30,
+    warmup: int = 5,
+    tune: bool = False,
+) -> dict[str, Any]:
+    """Run steps on random tokens and return the figures.
+
+    With `tune`, every algorithm of the matrix products is timed first; ``gemm_table`` is then what was found.
+
+    Returns
+    -------
+    dict
+        ``median_ms``, ``p95_ms`` by the wall clock, one call of `train_step` each; ``tokens_per_second``;
+        ``model_tflops`` and ``share_of_peak`` (None when the peak is unknown); ``memory_planned`` in bytes;
+        and, where the engine can tell, ``device_ms`` (median time on the card), ``host_ms`` (of a call outside
+        waiting), ``idle_ms`` (wall clock less card) and ``memory_measured``.
+    """
+    engine = open_engine(config, device, precision)
+    try:
+        for step in range(warmup):
+            engine.train_step(step, *random_batch(config, step))
+        table = engine.tune() if tune and hasattr(engine, "tune") else None  # on the activations of a real step
+        figures = _measure(engine, config, device, precision, steps, warmup)
+        return figures | ({"gemm_table": table} if table is not None else {})
+    finally:
+        engine.close()
+
+
+def _measure(
+    engine: Engine, config: EngineConfig, device: Device, precision: Precision, steps: int, warmup: int
+) -> dict[str, Any]:
+    batches = [random_batch(config, seed) for seed in range(4)]
+    engine.train_step(warmup, *batches[0])
+    wall, timings = [], []
+    for step in range(warmup + 1, warmup + 1 + steps):
+        begin = time.perf_counter()
+        result = engine.train_step(step, *batches[step % 4])
+        wall.append((time.perf_counter() - begin) * 1e3)
+        timings.append(getattr(engine, "last_timing", None))
+    median = statistics.median(wall)
+    reached = step_operations(config) / median / 1e9
+    peak = dense_peak(device.name, precision.multiply)
+    figures: dict[str, Any] = {
+        "precision": precision.name,
+        "batch_size": config.batch_size,
+        "accumulation": config.accumulation,
+        "median_ms": median,
+        "p95_ms": sorted(wall)[int(0.95 * (len(wall) - 1))],
+        "tokens_per_second": config.rows * config.model.context / median * 1e3,
+        "model_tflops": reached,
+        "share_of_peak": reached / peak if peak else None,
+        "memory_planned": sum(buffer.bytes for buffer in engine.memory_plan()),
+        "loss": float(np.mean(result.row_losses)),
+    }
+    known = [timing for timing in timings if timing is not None]
+    if known:
+        figures["device_ms"] = statistics.median(one.device_ms for one in known)
+        figures["host_ms"] = statistics.median(one.host_ms for one in known)
+        figures["idle_ms"] = median - figures["device_ms"]
+    measured = getattr(engine, "measured_memory", None)
+    if measured is not None:
+        figures["memory_measured"] = measured()
+    return figures

@@ -1,0 +1,388 @@
+"""The CUDA engine: one card, one arena, one graph a step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens
+from andrea.engine.backward import backward
+from andrea.engine.buffers import Pinned
+from andrea.engine.compiler import architecture_of, compiler_version, kernel_digest
+from andrea.engine.elementwise import STATE, initial_state
+from andrea.engine.forward import forward
+from andrea.engine.gemm import CublasLt, Table
+from andrea.engine.generate import Logits, decode, generate, read_logits, read_prompt
+from andrea.engine.graph import Graph
+from andrea.engine.launcher import check, download, driver, upload
+from andrea.engine.machine import build_machine, check_support, current_context
+from andrea.engine.model import initial_weights
+from andrea.engine.optimizer import embedding_gradient, loss_gradient, refresh_working_weights, update
+from andrea.engine.schedule import learning_rate
+from andrea.types import Device, Precision
+
+FLAT = ("weights", "first_moments", "second_moments")
+
+
+@frozen
+class Timing:
+    """Times of one step in milliseconds: on the card, and of the host outside waiting for it."""
+
+    device_ms: float
+    host_ms: float
+
+
+class CudaEngine:
+    """An `andrea.engine.Engine` on one card.
+
+    Parameters
+    ----------
+    config
+        What is computed. Options read here: ``graph`` (True: the step is one captured graph; False gives the same
+        bits), ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or ``own``) and
+        ``fused_gelu`` (True or False; by default as `andrea.engine.machine` decides).
+    device
+        A card, from `andrea.engine.device.find_device`.
+    precision
+        How numbers are stored and multiplied.
+
+    Attributes
+    ----------
+    last_timing
+        Of the last step.
+
+    Raises
+    ------
+    AndreaError
+        When the card cannot run the precision, the shape has no kernel, or the memory does not suffice.
+    """
+
+    def __init__(self, config: EngineConfig, device: Device, precision: Precision) -> None:
+        check_support(config, device, precision)
+        self.config, self.device, self.precision = config, device, precision
+        self.last_timing: Timing | None = None
+        self._context = current_context(device.index)
+        self._driver = driver()
+        self._machine = build_machine(config, device, precision)
+        arena = self._machine.arena
+        self._inputs = Pinned(arena, "ids", "learning_rate")
+        self._results = Pinned(arena, "row_losses", "train_state")
+        self._next = Pinned(arena, "decode_ids", "decode_positions")
+        self._state = self._results.view("train_state", STATE)
+        self._marks = [check(self._driver.cuEventCreate(0), "cuEventCreate") for _ in range(2)]
+        self._graph: Graph | None = None
+        self._scale_of_step = precision.loss_scale
+        self._prepare()
+        self._place({"weights": initial_weights(config.model, config.vocabulary, config.seed)}, self._fresh_state())
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def train_step(
+        self, step: int, inputs: Tokens, targets: Tokens, probes: Mapping[str, tuple[Tokens, Tokens]] | None = None
+    ) -> StepResult:
+        """Do one update; see `Engine.train_step`. Rows are as long as the context.
+
+        Raises
+        ------
+        ValueError
+            When the rows are not those of a step, or an id does not exist.
+        """
+        begin = time.perf_counter()
+        self._use_card()
+        before = self._probe(probes)
+        self._take(inputs, targets)
+        rate = learning_rate(self.config.schedule, step)
+        self._inputs.view("learning_rate")[0] = rate
+        self._scale_of_step = float(self._state["loss_scale"][0])
+        self._mark(0)
+        self._copy_in(self._inputs)
+        if self._graph is None:
+            self._record()
+        else:
+            self._graph.launch()
+        self._copy_out(self._results)
+        self._mark(1)
+        launched = time.perf_counter()
+        self._wait()
+        waited = time.perf_counter()
+        result = StepResult(
+            self._results.view("row_losses").copy(),
+            float(self._state["grad_norm"][0]),
+            rate,
+            bool(self._state["skipped"][0]),
+            {
+                name: (loss, after)
+                for (name, loss), after in zip(before.items(), self._probe(probes).values(), strict=True)
+            },
+        )
+        spent = launched - begin + time.perf_counter() - waited
+        elapsed = check(self._driver.cuEventElapsedTime(*self._marks), "cuEventElapsedTime")
+        self.last_timing = Timing(float(elapsed), spent * 1e3)
+        return result
+
+    def _take(self, inputs: Tokens, targets: Tokens) -> None:
+        """Check a step's tokens and write them where the card copies from."""
+        shape = (self.config.rows, self.config.model.context)
+        for name, given in (("ids", inputs), ("targets", targets)):
+            if given.shape != shape:
+                raise ValueError(f"a step takes {shape} ids, not {given.shape}")
+            kept = self._inputs.view(name)
+            kept[...] = given
+            if int(kept.view(np.uint32).max()) >= self.config.vocabulary:  # negative ids are huge without a sign
+                raise ValueError(f"{name} outside [0, {self.config.vocabulary})")
+
+    def _record(self) -> None:
+        """Launch one whole step: all micro-batches, clipping, update."""
+        m = self._machine
+        m.zero("gradients")
+        for micro in range(self.config.accumulation):
+            ids, targets = m.at("ids", micro * m.N), m.at("targets", micro * m.N)
+            forward(m, ids, m.B)
+            loss_gradient(m, targets, m.at("row_losses", micro * m.B))
+            backward(m)
+            embedding_gradient(m, ids)
+        update(m)
+
+    def _prepare(self) -> None:
+        """Launch everything once on zeros, so that code is loaded and products are prepared, then record the graph."""
+        self._place({}, self._fresh_state())
+        self._record()
+        self._evaluate_batch()
+        decode(self._machine)
+        read_prompt(self._machine, 0)
+        self._wait()
+        if self.config.options.get("graph", True):
+            self._graph = Graph(self._machine.stream, self._record)
+
+    def _probe(self, probes: Mapping[str, tuple[Tokens, Tokens]] | None) -> dict[str, float]:
+        return {name: float(self.evaluate(*rows).mean(dtype=np.float64)) for name, rows in (probes or {}).items()}
+
+    def tune(self) -> Table:
+        """Time the algorithms of all matrix products, go on with the fastest, and return them as a table's entry."""
+        self._use_card()
+        gemms = self._machine.gemms
+        if not isinstance(gemms, CublasLt):
+            return {}
+        table = gemms.tune(self._time)
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = Graph(self._machine.stream, self._record)
+        return table
+
+    def _time(self, run: Callable[[], None], repeats: int = 10) -> float:
+        """Return the milliseconds of one run on the card, after two to warm up."""
+        run()
+        run()
+        self._mark(0)
+        for _ in range(repeats):
+            run()
+        self._mark(1)
+        self._wait()
+        return float(check(self._driver.cuEventElapsedTime(*self._marks), "cuEventElapsedTime")) / repeats
+
+    def gradients(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the last step's gradients by parameter, before clipping and without the loss scale; for tests."""
+        self._use_card()
+        m = self._machine
+        raw = np.empty(m.placement.size, dtype=np.float32)
+        download(m.at("gradients"), raw)
+        result = {}
+        for s in m.placement.segments:
+            part = np.lib.stride_tricks.as_strided(raw[s.target :], (s.rows, s.columns), (4 * s.stride, 4))
+            result[s.name] = part / np.float32(self._scale_of_step)
+        return result
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, inputs: Tokens, targets: Tokens) -> npt.NDArray[np.float32]:
+        """Return the loss of each row; see `Engine.evaluate`. Shorter rows are padded, which changes no loss."""
+        self._use_card()
+        self._check_rows(inputs, targets)
+        m = self._machine
+        result = np.empty(len(inputs), dtype=np.float32)
+        T = inputs.shape[1]
+        for first in range(0, len(inputs), m.B):
+            rows = slice(first, min(first + m.B, len(inputs)))
+            count = rows.stop - rows.start
+            ids, wanted = self._inputs.view("ids")[: m.B], self._inputs.view("targets")[: m.B]
+            ids[...], wanted[...] = 0, -1
+            ids[:count, :T], wanted[:count, :T] = inputs[rows], targets[rows]
+            self._copy_in(self._inputs)
+            self._evaluate_batch()
+            self._copy_out(self._results)
+            self._wait()
+            result[rows] = self._results.view("row_losses")[:count]
+        return result
+
+    def _evaluate_batch(self) -> None:
+        m = self._machine
+        targets, losses = m.at("targets"), m.at("token_losses")
+        forward(m, m.at("ids"), m.B)
+        m.elementwise.loss_fwd(m.at("logits"), targets, losses, m.N, self.config.vocabulary, m.V)
+        m.elementwise.loss_rows(losses, targets, m.at("row_losses"), m.B, m.T)
+
+    def _check_rows(self, inputs: Tokens, targets: Tokens) -> None:
+        V, T = self.config.vocabulary, self.config.model.context
+        if inputs.ndim != 2 or inputs.shape != targets.shape or not 1 <= inputs.shape[1] <= T:
+            raise ValueError(f"inputs {inputs.shape} and targets {targets.shape} must be (rows, at most {T})")
+        for name, ids, lowest in (("inputs", inputs, 0), ("targets", targets, -1)):
+            if ids.size and not lowest <= ids.min() <= ids.max() < V:
+                raise ValueError(f"{name} has ids outside [{lowest}, {V})")
+
+    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
+        """Return the ids added to each prompt; see `Engine.generate`."""
+        self._use_card()
+        return generate(self._machine, prompts, options, self._prefill, self._advance)
+
+    def _prefill(self, windows: dict[int, list[int]]) -> dict[int, Logits]:
+        ids, found = self._inputs.view("ids")[0], {}
+        for place, window in windows.items():
+            ids[:] = 0
+            ids[: len(window)] = window
+            self._copy_in(self._inputs)
+            read_prompt(self._machine, place)
+            found[place] = read_logits(self._machine, [len(window) - 1])[0]
+        return found
+
+    def _advance(self, newest: dict[int, tuple[int, int]]) -> dict[int, Logits]:
+        ids, positions = self._next.view("decode_ids"), self._next.view("decode_positions")
+        ids[...], positions[...] = 0, -1
+        for place, (one, position) in newest.items():
+            ids[place], positions[place] = one, position
+        self._copy_in(self._next)
+        decode(self._machine)
+        return dict(zip(newest, read_logits(self._machine, list(newest)), strict=True))
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, npt.NDArray[Any]]:
+        """Return copies of everything that training needs; see `Engine.export_state`.
+
+        With a dynamic loss scale also ``loss_scale``, float32 (1,), and ``loss_scale_growth``, int64 (1,): updates
+        since it last changed.
+        """
+        self._use_card()
+        state: dict[str, npt.NDArray[Any]] = {}
+        for name in FLAT:
+            state[name] = np.empty(self._machine.arena.plan[name].shape, dtype=np.float32)
+            download(self._machine.at(name), state[name])
+        held = np.zeros(1, dtype=STATE)
+        download(self._machine.at("train_state"), held)
+        state["applied_updates"] = held["applied"].astype(np.int64)
+        if self.precision.loss_scale != 1:
+            state["loss_scale"] = held["loss_scale"].astype(np.float32)
+            state["loss_scale_growth"] = held["growth"].astype(np.int64)
+        return state
+
+    def import_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over what `export_state` gave, bit for bit.
+
+        Raises
+        ------
+        ValueError
+            When a key, shape or type does not fit; then nothing has changed.
+        """
+        self._use_card()
+        count = self._machine.arena.plan["weights"].shape
+        expected = dict.fromkeys(FLAT, (count, "float32")) | {"applied_updates": ((1,), "int64")}
+        if self.precision.loss_scale != 1:
+            expected |= {"loss_scale": ((1,), "float32"), "loss_scale_growth": ((1,), "int64")}
+        if set(state) != set(expected):
+            raise ValueError(f"the state has {sorted(state)}, this engine wants {sorted(expected)}")
+        for name, want in expected.items():
+            got = (state[name].shape, str(state[name].dtype))
+            if got != want:
+                raise ValueError(f"{name} is {got[1]} {got[0]}, this engine wants {want[1]} {want[0]}")
+        held = self._fresh_state()
+        held["applied"] = state["applied_updates"]
+        if self.precision.loss_scale != 1:
+            held["loss_scale"], held["growth"] = state["loss_scale"], state["loss_scale_growth"]
+        self._place({name: state[name] for name in FLAT}, held)
+
+    def _fresh_state(self) -> npt.NDArray[Any]:
+        return initial_state(self.precision.loss_scale)
+
+    def _place(self, flat: Mapping[str, npt.NDArray[Any]], held: npt.NDArray[Any]) -> None:
+        """Write state to the card, zeros where nothing is given, and make the working weights from it."""
+        self._wait()
+        m = self._machine
+        for name in FLAT:
+            if name in flat:
+                upload(m.at(name), flat[name])
+            else:
+                m.zero(name)
+        upload(m.at("train_state"), held)
+        check(self._driver.cuCtxSynchronize(), "cuCtxSynchronize")  # uploads do not run on the engine's stream
+        refresh_working_weights(m)
+        self._wait()
+        self._state[...] = held
+
+    # -- the engine itself -------------------------------------------------------------------------------------------
+
+    def memory_plan(self) -> list[Buffer]:
+        """Return every buffer that the engine holds on the card."""
+        return list(self._machine.arena.plan)
+
+    def measured_memory(self) -> int:
+        """Return the bytes that the driver has given since the kernels were loaded, by its own account."""
+        self._use_card()
+        free, _ = check(self._driver.cuMemGetInfo(), "cuMemGetInfo")
+        return self._machine.free_before - int(free)
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what the numbers depend on beside the configuration."""
+        m = self._machine
+        algorithms = json.dumps(m.gemms.used, sort_keys=True)
+        return {
+            "device": self.device.name,
+            "architecture": architecture_of(self.device.capability),
+            "precision": f"{self.precision.name} {self.precision.storage} {self.precision.multiply}",
+            "compiler": "NVRTC " + ".".join(map(str, compiler_version())),
+            "kernels": kernel_digest(),
+            "gemm": f"{m.gemms.name} {m.gemms.version}",
+            "gemm_algorithms": hashlib.sha256(algorithms.encode()).hexdigest(),
+            "fused_gelu": f"{m.fused_gelu} {m.fused_gelu_gradient}",
+        }
+
+    def close(self) -> None:
+        """Give the memory back; further calls are errors."""
+        if self._context is None:
+            return
+        self._use_card()
+        self._wait()
+        if self._graph is not None:
+            self._graph.close()
+        for pinned in (self._inputs, self._results, self._next):
+            pinned.close()
+        for mark in self._marks:
+            check(self._driver.cuEventDestroy(mark), "cuEventDestroy")
+        self._machine.close()
+        check(self._driver.cuDevicePrimaryCtxRelease(self.device.index), "cuDevicePrimaryCtxRelease")
+        self._context = None
+
+    def _use_card(self) -> None:
+        """Make the card's context current: the caller may be another thread than last time."""
+        if self._context is None:
+            raise RuntimeError("the engine is closed")
+        check(self._driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+
+    def _copy_in(self, pinned: Pinned) -> None:
+        answer = self._driver.cuMemcpyHtoDAsync(pinned.address, pinned.host, pinned.size, self._machine.stream)
+        check(answer, "cuMemcpyHtoDAsync")
+
+    def _copy_out(self, pinned: Pinned) -> None:
+        answer = self._driver.cuMemcpyDtoHAsync(pinned.host, pinned.address, pinned.size, self._machine.stream)
+        check(answer, "cuMemcpyDtoHAsync")
+
+    def _mark(self, index: int) -> None:
+        check(self._driver.cuEventRecord(self._marks[index], self._machine.stream), "cuEventRecord")
+
+    def _wait(self) -> None:
+        check(self._driver.cuStreamSynchronize(self._machine.stream), "cuStreamSynchronize")

@@ -1,0 +1,100 @@
+"""The family's speed on this card, and with --peers the PyTorch twin's in the same run, as one table and one JSON.
+
+python benchmarks/bench.py [--peers] [--only 120M:64 12M:8 ...] [--tune] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from andrea.engine import EngineConfig
+from andrea.engine.benchmark import FAMILY, measure
+from andrea.engine.device import find_device
+from andrea.engine.gemm import TABLE, write_table
+from andrea.types import Precision
+
+POINTS = ("120M:64", "120M:8", "12M:64", "12M:8", "480M:32")
+PRECISIONS = {
+    "bf16": Precision("bf16", "bfloat16", "bfloat16"),
+    "fp16": Precision("fp16", "float16", "float16", loss_scale=65536.0),
+    "tf32": Precision("tf32", multiply="tf32"),
+    "fp32": Precision("fp32"),
+}
+#: The rates that must be reached on an H200 in bf16, tokens a second.
+WANTED = {"120M:64": 620e3, "120M:8": 560e3, "12M:64": 2.5e6, "12M:8": 1.5e6, "480M:32": 150e3}
+
+
+def peer(name: str, batch: int) -> dict[str, object]:
+    """Measure PyTorch in a process of its own, so that neither disturbs the other's memory."""
+    model, vocabulary = FAMILY[name]
+    command = [sys.executable, str(Path(__file__).with_name("peer_torch.py")), "--batch", str(batch)]
+    sizes = {"layers": model.n_layer, "heads": model.n_head, "width": model.d_model, "vocabulary": vocabulary}
+    for option, value in (sizes | {"context": model.context}).items():
+        command += [f"--{option}", str(value)]
+    command += ["--backends", "cudnn"]  # faster than the flash backend at every shape of the family
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"failed": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no reason given"}
+    return json.loads(done.stdout.strip().splitlines()[-1])["results"][0]
+
+
+def main() -> int:
+    """Measure every point; the exit code is 1 when a rate that must be reached was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", default=list(POINTS))
+    parser.add_argument("--precision", choices=sorted(PRECISIONS), default="bf16")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--tune", action="store_true", help="time every algorithm first and write the table")
+    parser.add_argument("--table", type=Path, default=TABLE, help="where --tune writes")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = find_device("cuda")
+    document: dict[str, object] = {"card": device.name, "points": {}}
+    points: dict[str, dict[str, object]] = {}
+    document["points"] = points
+    missed = False
+    for point in options.only:
+        name, batch = point.split(":")
+        model, vocabulary = FAMILY[name]
+        config = EngineConfig(model, vocabulary, batch_size=int(batch))
+        ours = measure(config, device, PRECISIONS[options.precision], options.steps, tune=options.tune)
+        if options.tune:
+            write_table(options.table, ours.pop("gemm_table"))
+        points[point] = {"andrea": ours}
+        if options.peers:
+            theirs = peer(name, int(batch))
+            points[point]["torch"] = theirs
+            if "tokens_per_second" in theirs:
+                points[point]["ratio"] = ours["tokens_per_second"] / float(str(theirs["tokens_per_second"]))
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(document, indent=1))
+        missed |= options.precision == "bf16" and ours["tokens_per_second"] < WANTED.get(point, 0)
+        print(line(point, points[point]), flush=True)
+    return int(missed)
+
+
+def line(point: str, found: dict[str, object]) -> str:
+    """Return one row of the table."""
+    ours, theirs = found["andrea"], found.get("torch", {})
+    assert isinstance(ours, dict)
+    assert isinstance(theirs, dict)
+    memory, measured = ours["memory_planned"] / 2**30, ours.get("memory_measured", 0) / 2**30
+    text = (
+        f"{point:8s} {ours['median_ms']:8.2f} ms p95 {ours['p95_ms']:8.2f} "
+        f"{ours['tokens_per_second'] / 1e3:7.0f} K tok/s {ours['model_tflops']:4.0f} TFLOP/s  "
+        f"card {ours.get('device_ms', 0):8.2f} ms host {ours.get('host_ms', 0):5.2f} ms  "
+        f"{memory:6.2f} GiB (driver {measured:6.2f})"
+    )
+    if "tokens_per_second" in theirs:
+        return f"{text}  torch {float(theirs['tokens_per_second']) / 1e3:8.0f} K  ratio {found['ratio']:.2f}"
+    return text + (f"  torch failed: {theirs['failed']}" if theirs else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# What only a machine with an NVIDIA card can show, in parts of under 8 minutes each:
+#
+#   benchmarks/gpu_check.sh [tests|sanitize|bench|peers|all]...
+#
+# Needs python3 with numpy, attrs and the `cuda` extra; wheels in .whl/ are installed beside it when there are any
+# (a machine without a network). Everything is merged into one JSON, $OUT/gpu_check.json (OUT is ./runs/gpu_check
+# unless set), each part with the commit it ran on. The last lines are a short table; the exit code is 1 when a part
+# failed.
+set -u -o pipefail
+cd "$(dirname "$0")/.."
+OUT=${OUT:-runs/gpu_check}
+PYTHON=${PYTHON:-python3}
+SECONDS_A_PART=${SECONDS_A_PART:-460}
+mkdir -p "$OUT"
+export PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+
+if compgen -G ".whl/*.whl" >/dev/null; then
+  site=$(mktemp -d)
+  $PYTHON -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" .whl/*.whl || exit 1
+  export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}"
+fi
+
+run_tests() {
+  $PYTHON -m pytest -q -x --maxfail=40 -p no:cacheprovider -o addopts="--import-mode=importlib" tests/gpu --junitxml="$OUT/tests.xml"
+}
+
+run_sanitize() {
+  local tool failed=0
+  for tool in memcheck racecheck initcheck; do
+    echo "compute-sanitizer --tool $tool"
+    timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
+      $PYTHON benchmarks/sanitize.py >"$OUT/sanitize_$tool.log" 2>&1
+    local code=$?
+    tail -n 4 "$OUT/sanitize_$tool.log"
+    if grep -q "Device not supported" "$OUT/sanitize_$tool.log"; then echo "$tool: refuses this device"; continue; fi
+    [ $code -eq 0 ] || failed=1
+  done
+  return $failed
+}
+
+run_bench() { $PYTHON benchmarks/bench.py --out "$OUT/bench.json"; }
+
+run_peers() { $PYTHON benchmarks/bench.py --peers --out "$OUT/peers.json"; }
+
+parts=${*:-all}
+[ "$parts" = all ] && parts="tests sanitize bench peers"
+failed=0
+for part in $parts; do
+  echo "== $part"
+  started=$SECONDS
+  export -f run_$part
+  export PYTHON OUT
+  timeout "$SECONDS_A_PART" bash -c "set -u -o pipefail; run_$part" 2>&1 | tee "$OUT/$part.log" | tail -n 60
+  code=${PIPESTATUS[0]}
+  [ "$code" -eq 0 ] || failed=1
+  $PYTHON benchmarks/merge_check.py "$OUT" "$part" "$code" $((SECONDS - started))
+done
+$PYTHON benchmarks/merge_check.py "$OUT"
+exit $failed

@@ -1,0 +1,53 @@
+"""Merges what the parts of gpu_check.sh left into one JSON, and prints the table that stands last.
+
+merge_check.py FOLDER [PART EXIT_CODE SECONDS]
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+
+def commit() -> str:
+    """Return the commit of the tree, or `unknown` where there is no git."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def details(folder: Path, part: str) -> object:
+    """Return what a part has to say beside its exit code."""
+    if (report := folder / f"{part}.json").is_file():
+        return json.loads(report.read_text())
+    if part == "tests" and (report := folder / "tests.xml").is_file():
+        suite = ElementTree.parse(report).getroot().find("testsuite")
+        return (
+            {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time")}
+            if suite is not None
+            else None
+        )
+    log = folder / f"{part}.log"
+    return log.read_text().splitlines()[-20:] if log.is_file() else None
+
+
+def main() -> None:
+    """Add one part, or print all."""
+    folder = Path(sys.argv[1])
+    merged = folder / "gpu_check.json"
+    document = json.loads(merged.read_text()) if merged.is_file() else {}
+    if len(sys.argv) > 2:
+        part, code, seconds = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+        document[part] = {"commit": commit(), "exit": code, "seconds": seconds, "details": details(folder, part)}
+        merged.write_text(json.dumps(document, indent=1) + "\n")
+        return
+    print("part      result     seconds  commit")
+    for part, found in document.items():
+        verdict = {0: "passed", 124: "too long"}.get(found["exit"], f"failed {found['exit']}")
+        print(f"{part:9s} {verdict:10s} {found['seconds']:7d}  {found['commit'][:12]}")
+
+
+if __name__ == "__main__":
+    main()

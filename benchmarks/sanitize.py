@@ -1,0 +1,38 @@
+"""A short life of the engine in every precision, for compute-sanitizer: two steps, an evaluation, some text.
+
+Odd sizes on purpose; the graph is left out, because the tools follow single launches.
+"""
+
+from __future__ import annotations
+
+from andrea.engine import EngineConfig, GenerateOptions, open_engine
+from andrea.engine.benchmark import random_batch
+from andrea.engine.device import find_device
+from andrea.engine.model import ModelConfig
+from andrea.types import Precision
+
+PRECISIONS = (
+    Precision("fp32"),
+    Precision("tf32", multiply="tf32"),
+    Precision("fp16", "float16", "float16", loss_scale=1024.0),
+    Precision("bf16", "bfloat16", "bfloat16"),
+)
+
+
+def main() -> None:
+    """Run it."""
+    device = find_device("cuda")
+    for precision in PRECISIONS:
+        for model in (ModelConfig(1, 3, 96, context=67), ModelConfig(1, 1, 64, context=130)):
+            config = EngineConfig(model, vocabulary=131, batch_size=3, accumulation=2, options={"graph": False})
+            engine = open_engine(config, device, precision)
+            for step in range(2):
+                loss = engine.train_step(step, *random_batch(config, step)).row_losses.mean()
+            engine.evaluate(*random_batch(config))
+            engine.generate([[1], [2, 3]], GenerateOptions(max_tokens=3, temperature=0))
+            engine.close()
+            print(precision.name, model.head_dim, float(loss), flush=True)
+
+
+if __name__ == "__main__":
+    main()

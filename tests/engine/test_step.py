@@ -1,0 +1,497 @@
+"""The CUDA engine's sequence of launches, on a card that is imitated in numpy: same buffers, same arguments, float32.
+
+Every kernel is replaced by its twin working on the same addresses, so what is tested is everything but the kernels:
+which buffer goes where, in which order, what survives a step, and the layout of parameters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from andrea.engine import EngineConfig, GenerateOptions
+from andrea.engine import operations as op
+from andrea.engine.benchmark import random_batch
+from andrea.engine.elementwise import CHUNK, STATE
+from andrea.engine.model import ModelConfig, initial_weights
+from andrea.engine.network import add_gradients, tensors
+from andrea.engine.reference import ReferenceEngine
+from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
+from andrea.types import Device, Precision
+
+FP32 = Precision("fp32")
+CARD = Device("cuda", "imitated", (9, 0))
+FAST = ScheduleConfig(steps=1000, warmup_steps=0, peak=1e-3)
+SMALL = EngineConfig(ModelConfig(2, 2, 64, context=16), vocabulary=140, batch_size=3, schedule=FAST)
+SHAPES = {
+    "small": SMALL,
+    "odd": evolve(SMALL, model=ModelConfig(2, 3, 96, context=7), vocabulary=131),
+    "accumulation": evolve(SMALL, batch_size=2, accumulation=3),
+    "untied": evolve(SMALL, model=ModelConfig(2, 2, 64, context=16, tie_embeddings=False)),
+    "plain norms": evolve(SMALL, model=ModelConfig(2, 2, 64, context=16, norm_affine=False)),
+    "one layer, one token": evolve(SMALL, model=ModelConfig(1, 1, 32, context=1), batch_size=1),
+}
+
+
+def array(address, *shape, dtype=np.float32):
+    """View memory at an address."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address)).view(dtype).reshape(shape)
+
+
+class HostDriver:
+    """The driver's calls that the engine makes, on host memory; copies are immediate."""
+
+    def __init__(self):
+        self.blocks = {}
+        self.allocations = 0
+
+    def _allocate(self, size, *_):
+        block = ctypes.create_string_buffer(size + 256)
+        address = -(-ctypes.addressof(block) // 256) * 256
+        ctypes.memset(address, 0x7F, size)  # nobody may count on zeros
+        self.blocks[address] = block
+        self.allocations += 1
+        return 0, address
+
+    cuMemAlloc = cuMemHostAlloc = _allocate  # noqa: N815
+
+    def cuMemFree(self, address):  # noqa: N802
+        del self.blocks[address]
+        return (0,)
+
+    cuMemFreeHost = cuMemFree  # noqa: N815
+
+    def _copy(self, to, source, size, *_):
+        ctypes.memmove(to, source, size)
+        return (0,)
+
+    cuMemcpyHtoD = cuMemcpyDtoH = cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = _copy  # noqa: N815
+
+    def _fill(self, to, value, size, *_):
+        ctypes.memset(to, value, size)
+        return (0,)
+
+    cuMemsetD8 = cuMemsetD8Async = _fill  # noqa: N815
+
+    def cuMemGetInfo(self):  # noqa: N802
+        return 0, 8 << 30, 8 << 30
+
+    def __getattr__(self, name):
+        return lambda *_: (0, 1.0)
+
+
+class HostKernels:
+    """Kernels by name, each the numpy twin on the launch's own arguments."""
+
+    def __init__(self, _cubins):
+        pass
+
+    def kernel(self, name):
+        return lambda _grid, _block, _shared, _stream, *arguments: globals()[name](*arguments)
+
+    def close(self):
+        pass
+
+
+def k_embed_fwd(ids, embed, position, x, N, T, C):
+    ids_N = array(ids, N, dtype=np.int32)
+    array(x, N, C)[:] = array(embed, int(ids_N.max()) + 1, C)[ids_N] + array(position, T, C)[np.arange(N) % T]
+
+
+def k_decode_embed(ids, positions, embed, position, x, C):
+    B = SHAPE["B"]
+    for row, (one, at) in enumerate(
+        zip(array(ids, B, dtype=np.int32), array(positions, B, dtype=np.int32), strict=True)
+    ):
+        if at >= 0:
+            array(x, B, C)[row] = array(embed, one + 1, C)[one] + array(position, at + 1, C)[at]
+
+
+def k_embed_bwd(dx, ids, order, dembed, partials, N, C):
+    ids_N, order_N = array(ids, N, dtype=np.int32), array(order, N, dtype=np.int32)
+    assert order_N.tolist() == np.argsort(ids_N, kind="stable").tolist()
+    for place in order_N:
+        array(dembed, int(ids_N.max()) + 1, C)[ids_N[place]] += array(dx, N, C)[place]
+
+
+def k_embed_bwd_borders(*_):
+    pass
+
+
+def k_embed_bwd_position(dx, dposition, B, TC):
+    array(dposition, TC)[:] += array(dx, B, TC).sum(axis=0)
+
+
+def affine(gamma, beta, C):
+    return (array(gamma, C), array(beta, C)) if gamma else (None, None)
+
+
+def k_layernorm_fwd(x, gamma, beta, y, mean, rstd, N, C, epsilon):
+    assert epsilon == op.NORM_EPSILON
+    found = op.k_layernorm_fwd(array(x, 1, N, C), *affine(gamma, beta, C))
+    for address, value in zip((y, mean, rstd), found, strict=True):
+        array(address, value.size)[:] = value.reshape(-1)
+
+
+def k_residual_layernorm_fwd(x, branch, gamma, beta, total, y, mean, rstd, N, C, epsilon):
+    array(total, N, C)[:] = array(x, N, C) + array(branch, N, C)
+    k_layernorm_fwd(total, gamma, beta, y, mean, rstd, N, C, epsilon)
+
+
+def k_layernorm_bwd(dy, x, mean, rstd, gamma, dskip, dx, partials, N, C, rows, *_):
+    scale = array(gamma, C) if gamma else None
+    dgamma, dbeta = (np.zeros(C, np.float32), np.zeros(C, np.float32)) if gamma else (None, None)
+    statistics = array(mean, 1, N), array(rstd, 1, N)
+    result = op.k_layernorm_bwd(array(dy, 1, N, C), array(x, 1, N, C), *statistics, scale, dgamma, dbeta)[0]
+    array(dx, N, C)[:] = result + array(dskip, N, C) if dskip else result
+    if gamma:
+        shares = array(partials, -(-N // rows), 2, C)
+        shares[:] = 0
+        shares[0] = dgamma, dbeta
+
+
+def k_layernorm_bwd_final(partials, shares, dgamma, dbeta, C):
+    total = array(partials, shares, 2, C).sum(axis=0)
+    array(dgamma, C)[:] += total[0]
+    array(dbeta, C)[:] += total[1]
+
+
+def k_gelu_fwd(pre, out, n):
+    array(out, n)[:] = op._gelu(array(pre, n))
+
+
+def k_gelu_bwd(dact, pre, out, n):
+    array(out, n)[:] = array(dact, n) * op._gelu_and_slope(array(pre, n).copy())[1]
+
+
+def k_loss_fwd(logits, targets, losses, V, stride):
+    N = SHAPE["N"]
+    rows = array(logits, N, stride)[:, None, :V]
+    array(losses, N)[:] = op.k_loss_fwd(rows, array(targets, N, 1, dtype=np.int32))[0]
+
+
+def k_loss_bwd(logits, targets, losses, loss_scale, share, V, stride, keep):
+    N = SHAPE["N"]
+    k_loss_fwd(logits, targets, losses, V, stride)
+    rows, wanted = array(logits, N, stride), array(targets, N, 1, dtype=np.int32)
+    part = rows[:, None, :V].copy()
+    _, lse = op.k_loss_fwd(part, wanted)
+    rows[:, V:] = 0
+    rows[:, :V] = op.k_loss_bwd(part, wanted, lse, float(array(loss_scale, 1)[0]) * share)[:, 0]
+
+
+def k_loss_rows(losses, targets, row_losses, T):
+    B = SHAPE["B"]
+    valid = array(targets, B, T, dtype=np.int32) >= 0
+    sums = (array(losses, B, T) * valid).sum(axis=1)
+    array(row_losses, B)[:] = sums / np.maximum(valid.sum(axis=1), 1)
+
+
+def k_grad_norm_partial(gradients, partials, n):
+    array(partials, -(-n // 8192))[:] = 0
+    array(partials, 1)[0] = float(np.square(array(gradients, n).astype(np.float64)).sum())
+
+
+def k_grad_norm_final(partials, count, state, max_norm, beta1, beta2):
+    held = array(state, 1, dtype=STATE)
+    norm = float(np.sqrt(array(partials, count).astype(np.float64).sum())) / float(held["loss_scale"][0])
+    held["grad_norm"], held["skipped"] = norm, not np.isfinite(norm)
+    held["skips"] += held["skipped"]
+    if not held["skipped"][0]:
+        held["applied"] += 1
+        held["factor"] = op.clip_scale(norm, max_norm) / held["loss_scale"]
+        held["correction1"] = 1 / (1 - beta1 ** float(held["applied"][0]))
+        held["correction2"] = 1 / np.sqrt(1 - beta2 ** float(held["applied"][0]))
+
+
+def k_adamw(chunks, weights, gradients, first, second, copies, state, rate, beta1, beta2, epsilon, decay):
+    held = array(state, 1, dtype=STATE)[0]
+    if held["skipped"]:
+        return
+    for c in array(chunks, SHAPE["chunks"], dtype=CHUNK):
+        w, m, v = (array(base + 4 * int(c["parameter"]), c["size"]) for base in (weights, first, second))
+        g = array(gradients + 4 * int(c["gradient"]), c["size"]) * held["factor"]
+        lr = float(array(rate, 1)[0])
+        update = {"rate": lr, "beta1": beta1, "beta2": beta2, "epsilon": epsilon, "update": int(held["applied"])}
+        op.k_adamw(w, g, m, v, decay=decay if c["decay"] else 0.0, **update)
+    k_working_copy(chunks, weights, copies, state)
+
+
+def k_working_copy(chunks, weights, copies, state):
+    for c in array(chunks, SHAPE["chunks"], dtype=CHUNK):
+        if c["copy"] < 0:
+            continue
+        for element in range(0, int(c["size"]), 32):  # rows are multiples of 32 wide
+            line, column = divmod(int(c["column"]) + element, int(c["row"]))
+            to = array(copies + 4 * (int(c["copy"]) + line * int(c["stride"]) + column), 32)
+            to[:] = array(weights + 4 * (int(c["parameter"]) + element), 32)
+
+
+def k_loss_scale(state, window):
+    assert window == 0
+
+
+def k_order_count(ids, counts, N, V):
+    for i, one in enumerate(array(ids, N, dtype=np.int32)):
+        array(counts, -(-N // 512), V, dtype=np.int32)[i // 512, one] += 1
+
+
+def k_order_chunks(counts, totals, chunks, V):
+    table = array(counts, chunks, V, dtype=np.int32)
+    array(totals, V, dtype=np.int32)[:] = table.sum(axis=0)
+    table[:] = np.cumsum(table, axis=0) - table
+
+
+def k_order_starts(totals, V):
+    found = array(totals, V, dtype=np.int32)
+    found[:] = np.cumsum(found) - found
+
+
+def k_order_place(ids, counts, starts, order, N, V):
+    table = array(counts, -(-N // 512), V, dtype=np.int32)
+    for i, one in enumerate(array(ids, N, dtype=np.int32)):
+        array(order, N, dtype=np.int32)[array(starts, V, dtype=np.int32)[one] + table[i // 512, one]] = i
+        table[i // 512, one] += 1
+
+
+class HostAttention:
+    """Attention by its twin."""
+
+    def __init__(self, heads):
+        self.heads = heads
+
+    def _split(self, qkv, B, T, C):
+        return np.ascontiguousarray(array(qkv, B, T, 3, C).transpose(2, 0, 1, 3))
+
+    def forward(self, qkv, out, lse, B, T, stream):
+        C = SHAPE["C"]
+        y, found = op.k_attn_fwd(self._split(qkv, B, T, C), self.heads)
+        array(out, B, T, C)[:], array(lse, B, self.heads, T)[:] = y, found
+
+    def backward(self, qkv, out, lse, dout, dqkv, rows, B, T, stream):
+        C = SHAPE["C"]
+        array(rows, B, self.heads, T, 2)[:] = np.nan
+        saved = array(out, B, T, C), array(lse, B, self.heads, T)
+        found = op.k_attn_bwd(array(dout, B, T, C), self._split(qkv, B, T, C), *saved, self.heads)
+        array(dqkv, B, T, 3, C)[:] = found.transpose(1, 2, 0, 3)
+
+    def cache(self, qkv, keys, values, batches, tokens, first_row, context, stream):
+        H, C, B = self.heads, SHAPE["C"], SHAPE["B"]
+        _, k, v = self._split(qkv, batches, tokens, C)
+        for to, given in ((keys, k), (values, v)):
+            cache = array(to, B, H, context, C // H)
+            cache[first_row : first_row + batches, :, :tokens] = given.reshape(batches, tokens, H, -1).swapaxes(1, 2)
+
+    def decode(self, qkv, keys, values, lengths, out, rows, context, stream):
+        H, C = self.heads, SHAPE["C"]
+        D = C // H
+        for r, length in enumerate(array(lengths, rows, dtype=np.int32)):
+            if length < 0:
+                array(out, rows, C)[r] = 0
+                continue
+            q, k, v = array(qkv, rows, 3, H, D)[r]
+            for to, given in ((keys, k), (values, v)):
+                array(to, rows, H, context, D)[r, :, length] = given
+            k_HTD, v_HTD = (array(one, rows, H, context, D)[r, :, : length + 1] for one in (keys, values))
+            scores = np.einsum("hd,htd->ht", q, k_HTD) / np.sqrt(D)
+            p = np.exp(scores - scores.max(axis=1, keepdims=True))
+            array(out, rows, H, D)[r] = np.einsum("ht,htd->hd", p / p.sum(axis=1, keepdims=True), v_HTD)
+
+    def close(self):
+        pass
+
+
+class HostGemms:
+    """Products by numpy, at addresses."""
+
+    name, version, workspace = "numpy", "0", 0
+
+    def __init__(self):
+        self.used = {}
+
+    def prepare(self, p):
+        self.used[p.key] = "numpy"
+
+        def run(a, b, d, stream, aux=0):
+            left = array(a, *((p.k, p.m) if p.transpose_a else (p.m, p.k)))
+            right = array(b, *((p.n, p.k) if p.transpose_b else (p.k, p.n)))
+            found = (left.T if p.transpose_a else left) @ (right.T if p.transpose_b else right)
+            to = array(d, p.m, p.n)
+            if p.epilogue == "gelu":
+                array(aux, p.m, p.n)[:] = found
+                found = op._gelu(found)
+            elif p.epilogue == "dgelu":
+                found = found * op._gelu_and_slope(array(aux, p.m, p.n).copy())[1]
+            to[:] = to + found if p.accumulate else found
+
+        return run
+
+    def close(self):
+        pass
+
+
+SHAPE: dict[str, int] = {}
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Open engines on the imitated card."""
+    from andrea.engine import launcher, machine, optimizer, step
+
+    host = HostDriver()
+    for module in (launcher, machine, step):
+        monkeypatch.setattr(module, "driver", lambda: host)
+    monkeypatch.setattr("andrea.engine.generate.driver", lambda: host)
+    monkeypatch.setattr(machine, "compile_kernels", lambda *_: [])
+    monkeypatch.setattr(machine, "Kernels", HostKernels)
+    monkeypatch.setattr(machine, "Attention", lambda *_: HostAttention(SHAPE["H"]))
+    monkeypatch.setattr(machine, "open_gemms", lambda *_: HostGemms())
+    assert isinstance(optimizer, types.ModuleType)
+    engines = []
+
+    def open_one(config, **options):
+        B, T, C = config.batch_size, config.model.context, config.model.d_model
+        SHAPE.update(B=B, N=B * T, C=C, H=config.model.n_head)
+        SHAPE["chunks"] = len(machine.update_chunks(config.model, config.vocabulary))
+        engines.append(step.CudaEngine(evolve(config, options={"graph": False} | options), CARD, FP32))
+        engines[-1].driver = host
+        return engines[-1]
+
+    yield open_one
+    for engine in engines:
+        engine.close()
+    assert not host.blocks  # everything was given back
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_are_the_twins(opened, shape, fused):
+    """Each launch reads and writes the right buffers: all gradients, losses and the norm are the twin's."""
+    config = SHAPES[shape]
+    engine = opened(config, fused_gelu=fused)
+    inputs, targets = random_batch(config)
+    result = engine.train_step(0, inputs, targets)
+    weights = initial_weights(config.model, config.vocabulary, config.seed)
+    expected = np.zeros_like(weights)
+    views = tensors(weights, config.model, config.vocabulary), tensors(expected, config.model, config.vocabulary)
+    losses = add_gradients(inputs, targets, *views, config.model, 1 / inputs.size)
+    # float32 in both, sums in another order.
+    np.testing.assert_allclose(result.row_losses, losses, rtol=1e-5)
+    np.testing.assert_allclose(result.grad_norm, np.linalg.norm(expected), rtol=1e-5)
+    got = np.concatenate([value.reshape(-1) for value in engine.gradients().values()])
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", ["small", "untied", "plain norms", "accumulation"])
+def test_steps_follow_the_reference(opened, shape):
+    """Five steps move weights and moments as the numpy engine does, clipping included."""
+    config = evolve(SHAPES[shape], optimizer=OptimizerConfig(max_grad_norm=0.5))
+    engine, reference = opened(config), ReferenceEngine(config, FP32)
+    for step in range(5):
+        batch = random_batch(config, seed=step)
+        got, want = engine.train_step(step, *batch), reference.train_step(step, *batch)
+        np.testing.assert_allclose(got.row_losses, want.row_losses, rtol=1e-4)
+    ours, theirs = engine.export_state(), reference.export_state()
+    assert ours["applied_updates"] == theirs["applied_updates"] == 5
+    for name in ("weights", "first_moments", "second_moments"):
+        # Adam turns rounding of a tiny gradient into a step of the full rate for single weights: compare norms.
+        assert np.linalg.norm(ours[name] - theirs[name]) < 1e-3 * np.linalg.norm(theirs[name])
+    reference.close()
+
+
+def test_state_goes_out_and_in(opened):
+    """A state put into a fresh engine goes on with the same bytes; a wrong one is refused."""
+    first, second = opened(SMALL), opened(evolve(SMALL, seed=5))
+    first.train_step(0, *random_batch(SMALL))
+    saved = first.export_state()
+    second.import_state(saved)
+    for engine in (first, second):
+        engine.train_step(1, *random_batch(SMALL, seed=1))
+    ours, theirs = first.export_state(), second.export_state()
+    assert {name: value.tobytes() for name, value in ours.items()} == {n: v.tobytes() for n, v in theirs.items()}
+    with pytest.raises(ValueError, match="wants"):
+        second.import_state(saved | {"loss_scale": np.ones(1, np.float32)})
+
+
+def test_update_without_finite_gradient_is_skipped(opened):
+    """A weight that is not a number makes the update a no-op."""
+    engine = opened(SMALL)
+    saved = engine.export_state()
+    saved["weights"][SMALL.vocabulary * 64 + 3] = np.nan
+    engine.import_state(saved)
+    with np.errstate(all="ignore"):
+        result = engine.train_step(0, *random_batch(SMALL))
+    assert result.skipped
+    assert {n: v.tobytes() for n, v in engine.export_state().items()} == {n: v.tobytes() for n, v in saved.items()}
+
+
+def test_evaluation_pads_rows_and_batches(opened):
+    """Any number of rows, short rows, targets that do not count: as the numpy engine."""
+    engine, reference = opened(SMALL), ReferenceEngine(SMALL, FP32)
+    inputs, targets = random_batch(evolve(SMALL, batch_size=7))
+    inputs, targets = inputs[:, :9].copy(), targets[:, :9].copy()
+    targets[1, 3:], targets[5] = -1, -1
+    got = engine.evaluate(inputs, targets)
+    np.testing.assert_allclose(got, reference.evaluate(inputs, targets), rtol=1e-5)  # float32, another order
+    assert got[5] == 0
+    reference.close()
+
+
+def test_probes_frame_the_update(opened):
+    """A probe is measured before and after the update and does not disturb it."""
+    engine, plain = opened(SMALL), opened(SMALL)
+    probe, batch = random_batch(evolve(SMALL, batch_size=5), seed=8), random_batch(SMALL)
+    before = float(engine.evaluate(*probe).mean(dtype=np.float64))
+    result = engine.train_step(0, *batch, {"held": probe})
+    assert result.probe_losses == {"held": (before, float(engine.evaluate(*probe).mean(dtype=np.float64)))}
+    assert result.row_losses.tobytes() == plain.train_step(0, *batch).row_losses.tobytes()
+
+
+def test_greedy_text_is_the_references(opened):
+    """Caches, idle rows, more prompts than rows, and the jump of a full window give the numpy engine's ids."""
+    engine, reference = opened(SMALL), ReferenceEngine(SMALL, FP32)
+    for step in range(20):
+        engine.train_step(step, *random_batch(SMALL))
+    reference.import_state(engine.export_state())
+    prompts = [[1], list(range(5)), list(range(40)), [7, 7], [139]]
+    for options in (GenerateOptions(24, temperature=0), GenerateOptions(9, top_k=20, seed=4, stop=(3, 77))):
+        got, want = engine.generate(prompts, options), reference.generate(prompts, options)
+        assert [row.tolist() for row in got] == [row.tolist() for row in want]
+    reference.close()
+
+
+def test_nothing_is_allocated_after_construction(opened):
+    """Steps, evaluation, text and export take no memory of the card."""
+    engine = opened(SMALL)
+    count = engine.driver.allocations
+    engine.train_step(0, *random_batch(SMALL))
+    engine.evaluate(*random_batch(SMALL))
+    engine.generate([[1]], GenerateOptions(3))
+    engine.import_state(engine.export_state())
+    assert engine.driver.allocations == count
+
+
+def test_wrong_tokens_are_refused(opened):
+    """Shapes and ids that do not fit never reach the card."""
+    engine = opened(SMALL)
+    inputs, targets = random_batch(SMALL)
+    with pytest.raises(ValueError, match="a step takes"):
+        engine.train_step(0, inputs[:2], targets[:2])
+    for wrong in (-1, 140):
+        bad = inputs.copy()
+        bad[0, 3] = wrong
+        with pytest.raises(ValueError, match="outside"):
+            engine.train_step(0, bad, targets)
+
+
+def test_closed_engine_says_so(opened):
+    """After `close` every call is an error."""
+    engine = opened(SMALL)
+    engine.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        engine.export_state()
