@@ -25,9 +25,6 @@ from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
 from andrea.plugins.tokenizer.harris_training import train_segments
 from andrea.plugins.tokenizer.harris_variety import RULES
 
-DECODED = 1 << 18
-"""Ids that are decoded at once, so that memory stays bounded."""
-
 
 @plugin
 class Harris:
@@ -101,10 +98,10 @@ class HarrisTokenizer:
         if len(set(texts)) != len(texts) or len(texts) > training.wanted or any(len(text) < 2 for text in texts):
             raise ValueError(f"segments must differ, have two bytes or more, and be at most {training.wanted}")
         self._ids = ChunkIds(texts)
-        table = [*(bytes([value]) for value in range(256)), b"", *texts, *[b""] * (training.wanted - len(texts))]
-        self._text = np.frombuffer(b"".join(table), dtype=np.uint8)
-        self._length = np.array([len(text) for text in table], dtype=np.int64)
-        self._first = np.cumsum(self._length) - self._length
+        self._bytes = np.empty(self.size, dtype=object)
+        self._bytes[:] = b""
+        self._bytes[:256] = [bytes([value]) for value in range(256)]
+        self._bytes[257 : 257 + len(texts)] = texts
         decisive = json.dumps([FORMAT, PIECES, self.size, [escape(text) for text in texts]], sort_keys=True)
         self.fingerprint = hashlib.sha256(decisive.encode()).hexdigest()
 
@@ -122,20 +119,12 @@ class HarrisTokenizer:
             When an id is not in [0, size).
         """
         values = np.asarray(ids, dtype=np.int64).ravel()
-        foreign = values[(values < 0) | (values >= self.size)]
-        if foreign.size:
+        if values.size and (values.min() < 0 or values.max() >= self.size):
             raise AndreaError(
-                f"there is no id {foreign[0]}: this tokenizer has the ids 0 to {self.size - 1}",
+                f"the ids go from {values.min()} to {values.max()}: this tokenizer has the ids 0 to {self.size - 1}",
                 "these ids were made by another tokenizer; load the one that was saved with them",
             )
-        return b"".join(self._gather(values[i : i + DECODED]) for i in range(0, len(values), DECODED))
-
-    def _gather(self, ids: npt.NDArray[np.int64]) -> bytes:
-        """Return the bytes of ids: where every byte comes from, then all at once."""
-        length = self._length[ids]
-        end = np.cumsum(length)
-        source = np.arange(end[-1]) + np.repeat(self._first[ids] - end + length, length)
-        return bytes(self._text[source])
+        return b"".join(self._bytes[values].tolist())
 
     def save(self, folder: Path) -> None:
         """Write `harris_segments.json`."""
