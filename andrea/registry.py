@@ -98,6 +98,19 @@ def available() -> dict[str, Entry]:
     return dict(sorted(found.items()))
 
 
+def find(name: str) -> Entry:
+    """Return one installed plugin.
+
+    Raises
+    ------
+    AndreaError
+        When there is none of this name: the nearest are shown.
+    """
+    installed = available()
+    _refuse_unknown([name], installed)
+    return installed[name]
+
+
 # -- choosing ----------------------------------------------------------------------------------------------------------
 
 

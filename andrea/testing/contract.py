@@ -1,0 +1,73 @@
+"""The contract kit: holds a plugin against everything that a plugin promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from andrea.registry import find
+from andrea.testing import each_kind, every_plugin
+from andrea.testing.promise import CONTRACTS, Contract, ContractError, Subject, subject
+
+__all__ = ["Contract", "ContractError", "Subject", "check_plugin", "check_plugin_object", "contracts_of", "subject"]
+
+assert each_kind and every_plugin  # importing them enters their contracts
+
+
+def contracts_of(kind: str) -> list[Contract]:
+    """Return the contracts that bind a kind, in the order in which they are checked."""
+    ordered = [one for one in CONTRACTS if not one.kinds] + [one for one in CONTRACTS if one.kinds]
+    return [one for one in ordered if not one.kinds or kind in one.kinds]
+
+
+def check_plugin(name: str, **options: Any) -> None:
+    """Hold an installed plugin against every contract of its kind.
+
+    Parameters
+    ----------
+    name
+        As ``andrea plugins`` lists it.
+    **options
+        To test it with, instead of its defaults; of a reader, what a source says. Options that name sources can name
+        those of `andrea.testing.SOURCES`.
+
+    Raises
+    ------
+    ContractError
+        With every contract that is broken.
+    AndreaError
+        When there is no such plugin, or an option is wrong.
+    """
+    check_plugin_object(find(name).load(), name, **options)
+
+
+def check_plugin_object(target: Any, name: str, /, **options: Any) -> None:
+    """Hold a plugin that is not installed against every contract: the module or class itself.
+
+    Parameters
+    ----------
+    target
+        What the entry point would name.
+    name
+        What it would be called; its kind decides the contracts.
+    **options
+        As of `check_plugin`.
+    """
+    broken = []
+    with subject(name, target, options) as tested:
+        tested.new()  # a wrong option is an error of the caller's, not a broken contract
+        for contract in contracts_of(tested.kind):
+            if (fault := fault_of(contract, tested)) is not None:
+                broken.append(f"{contract.name}: {contract.promise}\n" + "\n".join(f"    {t}" for t in fault.split("\n")))
+    if broken:
+        raise ContractError(f"{name} breaks {len(broken)} contracts\n" + "\n".join(broken))
+
+
+def fault_of(contract: Contract, tested: Subject) -> str | None:
+    """Return what is wrong, or None; an exception of the plugin's own is a fault too."""
+    try:
+        contract.check(tested)
+    except ContractError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
