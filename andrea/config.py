@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -16,7 +17,7 @@ import attrs
 import cattrs
 from attrs import field, frozen
 from cattrs import IterableValidationNote
-from cattrs.gen import make_dict_structure_fn
+from cattrs.gen import make_dict_structure_fn, make_mapping_structure_fn
 
 from andrea.engine.model import ModelConfig
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
@@ -81,6 +82,17 @@ class SamplingConfig:
     temperature: float = 1.0
     top_p: float = 0.95
 
+    def __attrs_post_init__(self) -> None:
+        if self.sample_every < 0 or min(self.count, self.max_tokens) < 1 or not self.prompts:
+            raise AndreaError(
+                "sampling needs sample_every of at least 0, count and max_tokens of at least 1, and a prompt",
+                "to draw no samples: sampling.sample_every 0",
+            )
+        if self.temperature < 0 or not 0 < self.top_p <= 1:
+            raise AndreaError(
+                f"sampling.temperature {self.temperature} must be at least 0 and sampling.top_p {self.top_p} in (0, 1]"
+            )
+
 
 @frozen
 class EvaluationConfig:
@@ -88,6 +100,13 @@ class EvaluationConfig:
 
     eval_every: int = 1000
     rows: int = 64
+
+    def __attrs_post_init__(self) -> None:
+        if self.eval_every < 0 or self.rows < 1:
+            raise AndreaError(
+                f"evaluation.eval_every is {self.eval_every} and evaluation.rows {self.rows}",
+                "eval_every must be at least 0 (0: never), rows at least 1",
+            )
 
 
 @frozen
@@ -101,6 +120,11 @@ class CheckpointConfig:
     def __attrs_post_init__(self) -> None:
         if self.keep < 1:
             raise AndreaError(f"checkpoints.keep is {self.keep}; at least 1 must stay")
+        if self.every < 0 or self.keep_every < 0:
+            raise AndreaError(
+                f"checkpoints.every is {self.every} and checkpoints.keep_every {self.keep_every}",
+                "both count steps, from 0 (never) up",
+            )
 
 
 @frozen
@@ -109,6 +133,10 @@ class DataConfig:
 
     held_out_share: float = 0.05
     mix: dict[str, float] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.held_out_share < 1:
+            raise AndreaError(f"data.held_out_share is {self.held_out_share}", "a number between 0 and 1, as 0.05")
 
 
 @frozen
@@ -151,6 +179,9 @@ class RunConfig:
     def __attrs_post_init__(self) -> None:
         if not self.sources:
             raise AndreaError("the experiment names no sources", 'give at least one: "sources": [{"name": ...}]')
+        names = [spec.name for spec in self.sources]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise AndreaError(f"two sources are called {twice[0]!r}", "give every source a name of its own")
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name.startswith("."):
             raise AndreaError(f"name {self.name!r} cannot be part of a file name", "use letters, digits, '-' and '_'")
 
@@ -168,7 +199,7 @@ def _strict(kind: type) -> Any:
     def take(value: Any, _: Any) -> Any:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         fits = number if kind is float else isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-        if not fits:
+        if not fits or (number and not math.isfinite(value)):
             raise AndreaError(f"{json.dumps(value, default=repr)} is not {_KINDS[kind]}")
         return kind(value)
 
@@ -213,7 +244,7 @@ def make_converter() -> cattrs.Converter:
         return tuple(items) if get_origin(kind) is tuple else items
 
     def strict_mapping(kind: Any) -> Any:
-        inner = converter.gen_structure_mapping(kind)
+        inner = make_mapping_structure_fn(kind, converter, detailed_validation=True)
 
         def take(value: Any, _: Any) -> Any:
             if not isinstance(value, Mapping):
@@ -304,13 +335,27 @@ def _join(path: str, note: Any) -> str:
 def read_json(path: Path) -> Any:
     """Return the JSON value of a file; malformed text is reported with line and column."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_no_number)
+    except AndreaError as error:
+        raise AndreaError(f"{path}: {error.message}", error.hint) from None
     except json.JSONDecodeError as error:
         raise AndreaError(f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except UnicodeDecodeError as error:
         raise AndreaError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except OSError as error:
         raise AndreaError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, in which Python would let the last of two equal keys win in silence."""
+    keys = [key for key, _ in pairs]
+    if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        raise AndreaError(f"the key {twice[0]!r} stands twice in one object", "keep one of them")
+    return dict(pairs)
+
+
+def _no_number(text: str) -> Any:
+    raise AndreaError(f"{text} is not a number of JSON", "give a finite number")
 
 
 def experiment_names() -> list[str]:
@@ -327,8 +372,8 @@ def read_experiment(name: str) -> tuple[dict[str, Any], str]:
         When there is no such file or experiment: the nearest names are shown.
     """
     bundled = experiments_folder() / f"{name}.json"
-    path = bundled if bundled.is_file() and "/" not in name else Path(name)
-    if not path.is_file():
+    path = bundled if "/" not in name and _is_file(bundled) else Path(name)
+    if not _is_file(path):
         known = experiment_names()
         raise AndreaError(
             f"there is no experiment or file {name!r}",
@@ -341,6 +386,16 @@ def read_experiment(name: str) -> tuple[dict[str, Any], str]:
     return value, str(name)
 
 
+def _is_file(path: Path) -> bool:
+    """Say whether there is a file, or something that only reading it can tell."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True
+    except OSError:  # a name that cannot be a file's
+        return False
+
+
 # -- overriding --------------------------------------------------------------------------------------------------------
 
 
@@ -350,7 +405,7 @@ def parse_setting(setting: str) -> tuple[str, Any]:
     if not equals or not key:
         raise AndreaError(f"--set {setting!r} is not KEY=VALUE", "for instance --set schedule.peak=1e-3")
     try:
-        return key, json.loads(text)
+        return key, json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError:
         return key, text
 
@@ -360,20 +415,27 @@ def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[s
 
     The longest prefix of `key` that is a plugin's name addresses that plugin's option; else the dots are sections.
     """
-    for name in sorted(plugin_names, key=len, reverse=True):
-        if key.startswith(name + "."):
-            value.setdefault("plugins", {}).setdefault(name, {})[key[len(name) + 1 :]] = new
-            return
-    parts = key.split(".")
-    sections = [f.name for f in attrs.fields(RunConfig)]
-    if parts[0] not in sections:
-        raise AndreaError(
-            f"--set {key}: there is no section or plugin {parts[0]!r}",
-            did_you_mean(parts[0], [*sections, *plugin_names]) or f"sections: {', '.join(sections)}",
-        )
+    path = _address(key, plugin_names)
     inner = value
-    for part in parts[:-1]:
+    for depth, part in enumerate(path[:-1]):
         inner = inner.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise AndreaError(f"--set {key}: {part!r} has no keys of its own")
-    inner[parts[-1]] = new
+            raise AndreaError(f"--set {key}: {'.'.join(path[: depth + 1])!r} has no keys of its own")
+    inner[path[-1]] = new
+
+
+def _address(key: str, plugin_names: Sequence[str]) -> list[str]:
+    """Return the keys, from the outside in, under which an experiment holds what ``--set`` names."""
+    for name in sorted(plugin_names, key=len, reverse=True):
+        if key.startswith(name + "."):
+            return ["plugins", name, key[len(name) + 1 :]]
+    sections = [f.name for f in attrs.fields(RunConfig)]
+    first = key.split(".")[0]
+    if first not in sections:
+        known = [*sections, *plugin_names]
+        asked = first if did_you_mean(first, sections) else ".".join(key.split(".")[:2])
+        raise AndreaError(
+            f"--set {key}: there is no section or plugin {asked!r}",
+            did_you_mean(asked, known) or f"sections: {', '.join(sections)}; andrea plugins lists the plugins",
+        )
+    return key.split(".")

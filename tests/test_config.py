@@ -1,0 +1,419 @@
+"""The configuration is read strictly, and every fault is named by its key."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+
+from andrea import config as config_module
+from andrea.config import (
+    BatchConfig,
+    RunConfig,
+    SamplingConfig,
+    experiment_names,
+    from_json,
+    override,
+    parse_setting,
+    read_experiment,
+    read_json,
+    to_json,
+)
+from andrea.engine.model import ModelConfig
+from andrea.engine.schedule import ScheduleConfig
+from andrea.errors import AndreaError
+from andrea.registry import KINDS
+
+PLUGINS = ["bandit.ucb1", "bandit.ucb1.fast", "sampler.dice", "stop.max_steps"]
+
+
+def changed(value, path, new):
+    """Return a copy of a JSON value in which one place, given as a list of keys, is another."""
+    value = json.loads(json.dumps(value))
+    inner = value
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = new
+    return value
+
+
+def refusal(value):
+    """Return the error that reading a JSON value as a configuration gives."""
+    with pytest.raises(AndreaError) as caught:
+        from_json(value, "tiny.json")
+    return caught.value
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"name": "x",\n  "seed": }', "line 2, column 11"),
+        ('{"name": "x"', "line 1, column 13"),
+        ("", "line 1, column 1"),
+        ("{'name': 1}", "line 1, column 2"),
+        ('{"seed": NaN}', "NaN is not a number"),
+        ('{"seed": 1, "seed": 2}', "'seed' stands twice"),
+    ],
+)
+def test_malformed_text_is_reported_with_its_place(tmp_path, text, said):
+    """A file that is not JSON is named, with line and column or the key."""
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+
+    with pytest.raises(AndreaError) as caught:
+        read_json(path)
+
+    assert str(path) in caught.value.message
+    assert said in caught.value.message
+
+
+def test_a_file_that_is_not_utf8_is_reported(tmp_path):
+    """Bytes that are no UTF-8 are an error with the byte's position, not a traceback."""
+    path = tmp_path / "bad.json"
+    path.write_bytes(b'{"name": "\xff"}')
+
+    with pytest.raises(AndreaError, match=r"not UTF-8 text: .* byte 10"):
+        read_json(path)
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path, monkeypatch):
+    """The operating system's reason is passed on: no such file, permission denied."""
+    with pytest.raises(AndreaError, match="No such file"):
+        read_json(tmp_path / "none.json")
+
+    def refuse(path, **_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    with pytest.raises(AndreaError, match="Permission denied"):
+        read_json(tmp_path / "secret.json")
+
+
+def test_a_folder_that_may_not_be_entered_is_an_error_of_the_users(monkeypatch):
+    """An experiment in a folder without permission is refused with the reason."""
+
+    def refuse(path, **_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.read_text", refuse)
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)
+    with pytest.raises(AndreaError, match=r"cannot read secret/x.json: Permission denied"):
+        read_experiment("secret/x.json")
+
+
+@pytest.mark.parametrize("content", [[1, 2], "text", 3, None])
+def test_an_experiment_is_an_object(write_experiment, content):
+    """JSON that is a list, a text or a number is no experiment."""
+    with pytest.raises(AndreaError, match="an experiment is a JSON object"):
+        read_experiment(write_experiment(content, "odd.json"))
+
+
+def test_an_unknown_experiment_is_answered_with_its_neighbours():
+    """A misspelt bundled experiment is suggested, and all of them are listed."""
+    with pytest.raises(AndreaError) as caught:
+        read_experiment("quickstrat")
+
+    assert "did you mean quickstart?" in caught.value.hint
+    assert all(name in caught.value.hint for name in experiment_names())
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "", ".", "no/such/file.json", "a\0b"])
+def test_a_name_that_cannot_be_a_file_is_an_unknown_experiment(name):
+    """Names that no file can have are treated as every unknown name."""
+    with pytest.raises(AndreaError, match="there is no experiment or file"):
+        read_experiment(name)
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_bundled_experiment_is_valid(name):
+    """What is shipped can be read, and is called as its file."""
+    value, _ = read_experiment(name)
+
+    assert from_json(value, name).name == name
+
+
+# -- keys and types ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        (["sede"], "seed"),
+        (["model", "n_heads"], "n_head"),
+        (["schedule", "warmup_step"], "warmup_steps"),
+        (["batch", "batchsize"], "batch_size"),
+        (["sampling", "sample_evry"], "sample_every"),
+        (["evaluation", "row"], "rows"),
+        (["checkpoints", "evry"], "every"),
+        (["sources", 1, "readr"], "reader"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(tiny, path, known):
+    """At every level an unknown key is refused, its place named, and the nearest known key suggested."""
+    error = refusal(changed(tiny, path, 1))
+
+    assert f"unknown key {path[-1]!r}" in error.message
+    assert known in error.hint
+    assert "did you mean" in error.hint
+    if len(path) > 1:
+        assert path[0] in error.message
+
+
+def test_an_unknown_key_that_is_near_nothing_lists_the_keys(tiny):
+    """Where nothing is near, all keys of the place are listed."""
+    error = refusal(changed(tiny, ["optimizer"], {"zzz": 1}))
+
+    assert "keys in optimizer: beta1, beta2, epsilon, weight_decay, max_grad_norm" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "said"),
+    [
+        (["seed"], "1", 'seed: "1" is not a whole number'),
+        (["seed"], 1.5, "seed: 1.5 is not a whole number"),
+        (["seed"], True, "seed: true is not a whole number"),
+        (["seed"], None, "seed: null is not a whole number"),
+        (["name"], 3, "name: 3 is not a text"),
+        (["model"], [], "model: [] is not an object with keys"),
+        (["model", "d_model"], "8", 'model.d_model: "8" is not a whole number'),
+        (["model", "tie_embeddings"], True, None),
+        (["model", "tie_embeddings"], 1, "model.tie_embeddings: 1 is not true or false"),
+        (["schedule", "peak"], "fast", 'schedule.peak: "fast" is not a number'),
+        (["schedule", "peak"], 1, None),
+        (["schedule", "peak"], True, "schedule.peak: true is not a number"),
+        (["sampling", "prompts"], "a", 'sampling.prompts: "a" is not a list'),
+        (["sampling", "prompts"], ["a", 2], "sampling.prompts[1]: 2 is not a text"),
+        (["sources"], {}, "sources: {} is not a list"),
+        (["sources", 0], "one", 'sources[0]: "one" is not an object with keys'),
+        (["sources", 1, "name"], 2, "sources[1].name: 2 is not a text"),
+        (["sources", 1, "options"], [], "sources[1].options: [] is not an object with keys"),
+        (["plugins"], ["bandit.ucb1"], 'plugins: ["bandit.ucb1"] is not an object with keys'),
+        (["plugins", "bandit.ucb1"], 2, "plugins['bandit.ucb1']: 2 is not an object with keys"),
+        (["without"], "log.console", 'without: "log.console" is not a list'),
+        (["engine"], 1, "engine: 1 is not an object with keys"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(tiny, path, wrong, said):
+    """Nothing is converted: a number in quotes, true for 1, a text for a list are all named with their place."""
+    value = changed(tiny, path, wrong)
+    if said is None:
+        assert from_json(value, "tiny.json")
+    else:
+        assert refusal(value).message == f"tiny.json: {said}"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (["name"], "key 'name' is missing"),
+        (["model"], "key 'model' is missing"),
+        (["sources"], "key 'sources' is missing"),
+        (["model", "n_layer"], "key 'n_layer' is missing in model"),
+        (["sources", 0, "reader"], "key 'reader' is missing in sources[0]"),
+    ],
+)
+def test_a_missing_key_is_named(tiny, path, said):
+    """A required key that is not there is named with its section."""
+    value = json.loads(json.dumps(tiny))
+    inner = value
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+
+    assert refusal(value).message == f"tiny.json: {said}"
+
+
+def test_all_faults_are_reported_at_once(tiny):
+    """Three faults in three sections give three lines."""
+    value = changed(changed(changed(tiny, ["sede"], 1), ["model", "d_model"], "8"), ["sources", 0, "nam"], 1)
+
+    lines = refusal(value).message.splitlines()
+
+    assert len(lines) == 3
+    assert all(line.startswith("tiny.json: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "said"),
+    [
+        (["model", "n_head"], 3, "model.d_model 8 is not divisible by model.n_head 3"),
+        (["model", "n_layer"], 0, "model.n_layer is 0"),
+        (["sources"], [], "names no sources"),
+        (["batch", "pulls_per_step"], 3, "pulls_per_step 3 does not divide the 4 rows"),
+        (["batch", "batch_size"], 0, "must be at least 1"),
+        (["name"], "../x", "cannot be part of a file name"),
+        (["name"], "", "cannot be part of a file name"),
+        (["name"], ".x", "cannot be part of a file name"),
+        (["checkpoints", "keep"], 0, "at least 1 must stay"),
+        (["checkpoints", "every"], -1, "checkpoints.every is -1"),
+        (["sampling", "count"], 0, "count and max_tokens of at least 1"),
+        (["sampling", "prompts"], [], "and a prompt"),
+        (["sampling", "top_p"], 0, "top_p 0"),
+        (["evaluation", "rows"], 0, "evaluation.rows 0"),
+        (["schedule", "peak"], 0, "schedule.peak"),
+        (["data"], {"held_out_share": 1}, "held_out_share is 1"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(tiny, path, wrong, said):
+    """Values of the right type that make no run are refused, with what would do."""
+    assert said in refusal(changed(tiny, path, wrong)).message
+
+
+def test_heads_that_do_not_divide_are_answered_with_heads_that_do(tiny):
+    """The hint of the commonest mistake names numbers of heads that work."""
+    assert "n_head may be 1 or 2 or 4" in refusal(changed(tiny, ["model", "n_head"], 3)).hint
+
+
+def test_two_sources_of_one_name_are_refused(tiny):
+    """Source names are how a run calls its arms, so they are distinct."""
+    assert "two sources are called 'one'" in refusal(changed(tiny, ["sources", 1, "name"], "one")).message
+
+
+def test_a_number_that_is_not_finite_is_refused(tiny):
+    """NaN and infinity are no values of an experiment, wherever they come from."""
+    assert "is not a number" in refusal(changed(tiny, ["schedule"], {"peak": 1e999})).message
+
+
+# -- whole configurations ----------------------------------------------------------------------------------------------
+
+
+def test_a_configuration_survives_the_way_to_json_and_back(tiny):
+    """from_json(to_json(c)) is c, and the JSON is plain: it can be written and read as text."""
+    config = from_json(tiny, "tiny.json")
+    written = json.loads(json.dumps(to_json(config)))
+
+    assert from_json(written, "again") == config
+    assert to_json(from_json(written, "again")) == to_json(config)
+    assert list(to_json(config)) == [f.name for f in attrs.fields(RunConfig)]
+
+
+def test_the_digest_says_when_a_configuration_is_another(tiny):
+    """Equal configurations have equal digests; any value changes it; the order of keys does not."""
+    config = from_json(tiny, "a")
+    turned = dict(reversed(tiny.items()))
+
+    assert from_json(turned, "b").digest() == config.digest()
+    assert from_json(changed(tiny, ["seed"], 1), "c").digest() != config.digest()
+    assert from_json(changed(tiny, ["plugins", "bandit.ucb1"], {"exploration": 3.0}), "d").digest() != config.digest()
+
+
+def test_the_original_names_of_fields_are_kept():
+    """Fields that the original's experiments have are called as there."""
+    names = {f.name for cls in (ModelConfig, BatchConfig, SamplingConfig, ScheduleConfig) for f in attrs.fields(cls)}
+
+    assert {"n_layer", "n_head", "d_model", "batch_size", "sample_every", "warmup_steps"} <= names
+
+
+def test_no_section_is_called_like_a_kind_of_plugin():
+    """``--set`` always knows whether it addresses a section or a plugin."""
+    assert not {f.name for f in attrs.fields(RunConfig)} & set(KINDS)
+
+
+def test_a_configuration_cannot_be_changed(tiny):
+    """Configurations are frozen, the sections too."""
+    config = from_json(tiny, "tiny.json")
+
+    for target, name in ((config, "seed"), (config.model, "n_layer"), (config.batch, "batch_size")):
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            setattr(target, name, 1)
+
+
+# -- overriding --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "value"),
+    [
+        ("seed=3", "seed", 3),
+        ("a.b=1e-3", "a.b", 1e-3),
+        ("a=true", "a", True),
+        ("a=null", "a", None),
+        ("a=[1, 2]", "a", [1, 2]),
+        ('a={"b": 1}', "a", {"b": 1}),
+        ('a="3"', "a", "3"),
+        ("a=text", "a", "text"),
+        ("a=b=c", "a", "b=c"),
+        ("a=", "a", ""),
+    ],
+)
+def test_a_setting_is_json_when_it_parses_and_text_otherwise(setting, key, value):
+    """The first equals sign divides; what is not JSON is a text."""
+    assert parse_setting(setting) == (key, value)
+
+
+@pytest.mark.parametrize("setting", ["seed", "=3", ""])
+def test_a_setting_without_key_or_value_is_refused(setting):
+    """What is not KEY=VALUE is answered with an example."""
+    with pytest.raises(AndreaError, match="is not KEY=VALUE") as caught:
+        parse_setting(setting)
+    assert "--set schedule.peak=1e-3" in caught.value.hint
+
+
+def test_a_setting_of_nan_is_refused():
+    """A number that is not finite cannot come in by the command line."""
+    with pytest.raises(AndreaError, match="NaN is not a number"):
+        parse_setting("schedule.peak=NaN")
+
+
+def test_the_longest_name_of_a_plugin_wins():
+    """An option of bandit.ucb1.fast is not an option called fast.x of bandit.ucb1."""
+    value = {"plugins": {"sampler.dice": {"lengths": [7]}}}
+    override(value, "bandit.ucb1.fast.rate", 2, PLUGINS)
+    override(value, "bandit.ucb1.exploration", 3, PLUGINS)
+    override(value, "sampler.dice.lengths", [1], PLUGINS)
+
+    assert value["plugins"] == {
+        "sampler.dice": {"lengths": [1]},
+        "bandit.ucb1.fast": {"rate": 2},
+        "bandit.ucb1": {"exploration": 3},
+    }
+
+
+def test_a_setting_reaches_into_sections():
+    """Dots are sections; a section that is not there is made."""
+    value = {"model": {"n_layer": 1}}
+    override(value, "model.n_layer", 2, PLUGINS)
+    override(value, "schedule.peak", 0.1, PLUGINS)
+    override(value, "seed", 4, PLUGINS)
+
+    assert value == {"model": {"n_layer": 2}, "schedule": {"peak": 0.1}, "seed": 4}
+
+
+@pytest.mark.parametrize(
+    ("key", "suggested"),
+    [
+        ("shedule.peak", "schedule"),
+        ("modl.n_layer", "model"),
+        ("bandit.ucb.exploration", "bandit.ucb1"),
+        ("stop.maxsteps.steps", "stop.max_steps"),
+    ],
+)
+def test_an_unknown_section_or_plugin_is_answered_with_the_nearest(key, suggested):
+    """A misspelt section or plugin in ``--set`` is suggested."""
+    with pytest.raises(AndreaError, match="there is no section or plugin") as caught:
+        override({}, key, 1, PLUGINS)
+    assert suggested in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [({"seed": 1}, "seed.x"), ({"plugins": 3}, "bandit.ucb1.x"), ({"plugins": {"bandit.ucb1": 3}}, "bandit.ucb1.x")],
+)
+def test_a_setting_below_a_value_is_refused(value, key):
+    """What is no object has no keys that could be set."""
+    with pytest.raises(AndreaError, match="has no keys of its own"):
+        override(value, key, 1, PLUGINS)
+
+
+def test_sections_are_documented():
+    """Every class of the configuration says what it is."""
+    classes = [
+        c for c in vars(config_module).values() if isinstance(c, type) and c.__module__ == config_module.__name__
+    ]
+
+    assert len(classes) > 5
+    assert all(c.__doc__ for c in classes)
