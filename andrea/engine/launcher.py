@@ -198,9 +198,7 @@ class Kernels:
         if ask is not None:
             known = [int(answer[2]) for answer in (ask(function, i) for i in range(len(sizes))) if not int(answer[0])]
             if known != sizes:
-                raise ValueError(
-                    f"kernel {name} has parameters of {known} bytes, not {signature!r}; name its signature"
-                )
+                raise ValueError(f"kernel {name} takes parameters of {known} bytes, not {signature!r}")
         return signature
 
     def close(self) -> None:
