@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Trie = tuple[Ints, Ints, Ints]
 
 
 class Lattice:
@@ -21,18 +22,18 @@ class Lattice:
     ----------
     words
         What is to be cut; order is free.
-    segments
-        What it may be cut into, beside single bytes; each at least 2 bytes long.
+    trie
+        From `build_trie`, of the segments that it may be cut into beside single bytes; each at least 2 bytes long.
     proper
         Leave out the edges that span a whole word: what would a segment cost if it did not exist?
     """
 
-    def __init__(self, words: Sequence[bytes], segments: Sequence[bytes], proper: bool = False) -> None:
+    def __init__(self, words: Sequence[bytes], trie: Trie, proper: bool = False) -> None:
         lengths = np.array([len(word) for word in words], dtype=np.int64)
         self.order = np.argsort(-lengths, kind="stable")
         self.lengths_W = lengths[self.order]
         self.longest = int(lengths.max(initial=0))
-        word_E, start_E, end_E, segment_E = find_edges([words[i] for i in self.order], segments)
+        word_E, start_E, end_E, segment_E = find_edges([words[i] for i in self.order], trie)
         if proper:
             kept = end_E - start_E < self.lengths_W[word_E]
             word_E, start_E, end_E, segment_E = word_E[kept], start_E[kept], end_E[kept], segment_E[kept]
@@ -125,13 +126,13 @@ class Lattice:
         return rest_CW
 
 
-def find_edges(words: Sequence[bytes], segments: Sequence[bytes]) -> tuple[Ints, Ints, Ints, Ints]:
+def find_edges(words: Sequence[bytes], trie: Trie) -> tuple[Ints, Ints, Ints, Ints]:
     """Find every place where a segment fits: word, start, end and segment of each, int64 (E,).
 
     All positions of all words walk down one trie of the segments together, a byte a step; those that fall off it drop
     out, so the work is the number of matching beginnings.
     """
-    key_T, child_T, ending_T = build_trie(segments)
+    key_T, child_T, ending_T = trie
     text = np.frombuffer(b"".join(words), dtype=np.uint8).astype(np.int64)
     lengths = np.array([len(word) for word in words], dtype=np.int64)
     first = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
@@ -159,7 +160,7 @@ def find_edges(words: Sequence[bytes], segments: Sequence[bytes]) -> tuple[Ints,
     return word_E, start_E, end_E, segment_E
 
 
-def build_trie(segments: Sequence[bytes]) -> tuple[Ints, Ints, Ints]:
+def build_trie(segments: Sequence[bytes]) -> Trie:
     """Return a trie: sorted keys ``node << 8 | byte``, the child of each, and per node the segment it ends or -1."""
     nodes: dict[bytes, int] = {b"": 0}
     key: list[int] = []

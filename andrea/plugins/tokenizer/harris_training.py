@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from attrs import frozen
 
-from andrea.plugins.tokenizer.harris_lattice import Bools, Ints, Lattice
+from andrea.plugins.tokenizer.harris_lattice import Bools, Ints, Lattice, build_trie
 from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
 
 POOL = 24
@@ -80,13 +80,15 @@ def count_pieces(documents: Iterable[bytes]) -> Counter[bytes]:
 def rank_candidates(words: Sequence[bytes], counts: Ints, cut_WL: Bools, longest: int) -> list[bytes]:
     """Return the parts between any two cuts of a word, those that save most bytes first, ties in byte order."""
     weight: dict[bytes, int] = {}
-    for word, count, cut in zip(words, counts.tolist(), cut_WL, strict=True):
-        edges = [k for k in np.flatnonzero(cut).tolist() if 0 < k < len(word)]
+    row, column = (index.tolist() for index in np.nonzero(cut_WL))
+    bounds = np.searchsorted(row, np.arange(len(words) + 1)).tolist()
+    for i, (word, count) in enumerate(zip(words, counts.tolist(), strict=True)):
+        edges = [k for k in column[bounds[i] : bounds[i + 1]] if 0 < k < len(word)]
         if word[0] == 32 and 1 not in edges:
             edges.insert(0, 1)  # the leading space is a morph of its own: a stem occurs without it too
         edges = [0, *edges, len(word)]
-        for i, start in enumerate(edges):
-            for end in edges[i + 1 :]:
+        for place, start in enumerate(edges, 1):
+            for end in edges[place:]:
                 if 2 <= end - start <= longest:
                     part = word[start:end]
                     weight[part] = weight.get(part, 0) + count
@@ -109,8 +111,9 @@ class Selection:
 
     def __init__(self, words: Sequence[bytes], counts: Ints, pool: Sequence[bytes], wanted: int) -> None:
         self.counts, self.pool, self.wanted = counts, pool, wanted
-        self.text = Lattice(words, pool)
-        self.own = Lattice(pool, pool, proper=True)
+        trie = build_trie(pool)
+        self.text = Lattice(words, trie)
+        self.own = Lattice(pool, trie, proper=True)
         self.alive_S = np.zeros(len(pool), dtype=bool)
 
     def run(self) -> list[Segment]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from andrea import AndreaError, Tokenizer, TokenizerRequest
 from andrea.plugins.tokenizer.harris import ChunkIds, Harris, build_automaton, fewest_ids
 from andrea.plugins.tokenizer.harris_file import checksum, escape, unescape
-from andrea.plugins.tokenizer.harris_lattice import Lattice
+from andrea.plugins.tokenizer.harris_lattice import Lattice, build_trie
 from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
 from andrea.plugins.tokenizer.harris_variety import (
     RULES,
@@ -221,7 +221,7 @@ def test_the_lattice_agrees_with_the_encoder(words, segments, random):
     chosen = [segment for segment, lives in zip(segments, alive, strict=True) if lives]
     counts = np.arange(1, len(words) + 1)
     encoded = encode_all(words, chosen)
-    lattice = Lattice(words, segments)
+    lattice = Lattice(words, build_trie(segments))
     cost, choice = lattice.shortest(alive)
     assert lattice.totals(cost).tolist() == [len(ids) for ids in encoded]
     uses = lattice.uses(choice, counts, len(segments))
@@ -250,7 +250,7 @@ def encode_all(words, segments):
 def test_a_segment_without_itself():
     """The lattice of proper parts says what a segment costs when it does not exist."""
     segments = [b"ab", b"abc", b"abcd"]
-    lattice = Lattice(segments, segments, proper=True)
+    lattice = Lattice(segments, build_trie(segments), proper=True)
     cost, _ = lattice.shortest(np.array([True, True, True]))
     assert lattice.totals(cost).tolist() == [2, 2, 2]
     cost, _ = lattice.shortest(np.array([False, False, True]))
