@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -86,13 +86,15 @@ def available() -> dict[str, Entry]:
         When two packages offer the same name.
     """
     found: dict[str, Entry] = {}
+    packages: dict[Distribution | None, tuple[str, str]] = {None: ("unknown", "0")}
     for point in entry_points(group=GROUP):
-        package, version = (point.dist.name, point.dist.version) if point.dist else ("unknown", "0")
-        entry = Entry(point.name, package, version, point)
+        if point.dist is not None and point.dist not in packages:
+            packages[point.dist] = (point.dist.name, point.dist.version)  # each parses the package's metadata
+        entry = Entry(point.name, *packages[point.dist], point)
         twin = found.setdefault(point.name, entry)
-        if twin.package != package:
+        if twin.package != entry.package:
             raise AndreaError(
-                f"two packages offer the plugin {point.name}: {twin.package} and {package}",
+                f"two packages offer the plugin {point.name}: {twin.package} and {entry.package}",
                 "uninstall one of them",
             )
     return dict(sorted(found.items()))

@@ -30,9 +30,13 @@ def same(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(same, first, second))
     if attrs.has(type(first)):
         return all(same(getattr(first, f.name), getattr(second, f.name)) for f in attrs.fields(type(first)))
-    if type(first).__eq__ is object.__eq__ and hasattr(first, "__dict__"):
+    if "__eq__" not in _methods(first) and hasattr(first, "__dict__"):
         return same(vars(first), vars(second))
     return bool(first == second)
+
+
+def _methods(value: Any) -> set[str]:
+    return {name for cls in type(value).__mro__[:-1] for name in vars(cls)}  # [:-1]: object itself compares identity
 
 
 def own_memory(plugin: Any) -> dict[str, Any]:

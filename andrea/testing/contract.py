@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from andrea.registry import find
-from andrea.testing import each_kind, every_plugin
+from andrea.testing import each_kind, every_plugin  # noqa: F401  (importing them enters their contracts)
 from andrea.testing.promise import CONTRACTS, Contract, ContractError, Subject, subject
 
 __all__ = ["Contract", "ContractError", "Subject", "check_plugin", "check_plugin_object", "contracts_of", "subject"]
-
-assert each_kind and every_plugin  # importing them enters their contracts
 
 
 def contracts_of(kind: str) -> list[Contract]:
@@ -52,14 +51,15 @@ def check_plugin_object(target: Any, name: str, /, **options: Any) -> None:
     **options
         As of `check_plugin`.
     """
-    broken = []
     with subject(name, target, options) as tested:
         tested.new()  # a wrong option is an error of the caller's, not a broken contract
-        for contract in contracts_of(tested.kind):
-            if (fault := fault_of(contract, tested)) is not None:
-                broken.append(f"{contract.name}: {contract.promise}\n" + "\n".join(f"    {t}" for t in fault.split("\n")))
-    if broken:
-        raise ContractError(f"{name} breaks {len(broken)} contracts\n" + "\n".join(broken))
+        faults = {contract: fault_of(contract, tested) for contract in contracts_of(tested.kind)}
+    if broken := [_told(contract, fault) for contract, fault in faults.items() if fault is not None]:
+        raise ContractError(f"{name} breaks {len(broken)} of {len(faults)} contracts\n" + "\n".join(broken))
+
+
+def _told(contract: Contract, fault: str) -> str:
+    return f"{contract.name}: {contract.promise}\n{textwrap.indent(fault, '    ')}"
 
 
 def fault_of(contract: Contract, tested: Subject) -> str | None:

@@ -1,5 +1,7 @@
 """The contracts of one kind each, beyond what every plugin promises."""
 
+# ruff: noqa: D401  (a docstring here is a promise, so it states)
+
 from __future__ import annotations
 
 import copy
@@ -86,7 +88,7 @@ def tokenizer_loses_nothing(subject: Subject) -> None:
         ids = np.asarray(tokenizer.encode(data))
         if ids.ndim != 1 or ids.dtype != np.int32:
             faults.append(f"encode gives {ids.dtype} {ids.shape}, not int32 (n,)")
-        elif ids.size and not (0 <= ids.min() and ids.max() < tokenizer.size):
+        elif ids.size and not (ids.min() >= 0 and ids.max() < tokenizer.size):
             faults.append(f"encode({data[:20]!r}) gives ids outside [0, {tokenizer.size})")
         elif (ids == tokenizer.bos).any():
             faults.append(f"encode({data[:20]!r}) gives bos")
@@ -270,16 +272,19 @@ def _run(drawn: Any = 0, documents: int = 100, sources: tuple[str, ...] = SOURCE
     )
 
 
-def _ask(plugin: Any, hook: str, **arguments: Any) -> Any:
-    """Return the answer of a started plugin to one question."""
-    return next(answer for _, answer in Hooks(register([("tested.plugin", plugin)])).ask(hook, **arguments))
+class _Started:
+    """A plugin that a run has started, alone."""
 
+    def __init__(self, subject: Subject, run: Run) -> None:
+        self._hooks = Hooks(register([(subject.name, subject.new())]))
+        self.tell("on_start", run=run)
 
-def _start(subject: Subject, run: Run) -> Any:
-    """Return a plugin that a run has started."""
-    plugin = subject.new()
-    Hooks(register([(subject.name, plugin)])).tell("on_start", run=run)
-    return plugin
+    def tell(self, hook: str, **arguments: Any) -> None:
+        self._hooks.tell(hook, **arguments)
+
+    def ask(self, hook: str, **arguments: Any) -> Any:
+        """Return the answer to one question."""
+        return next(answer for _, answer in self._hooks.ask(hook, **arguments))
 
 
 def _record(step: int, source: int, detail: Any, loss: float, skipped: bool = False, reward: float = 1.0) -> StepRecord:
@@ -293,13 +298,12 @@ def _record(step: int, source: int, detail: Any, loss: float, skipped: bool = Fa
 def bandit_survives_extremes(subject: Subject) -> None:
     """After rewards huge, tiny, negative and missing the scores are still numbers, and the order is decided."""
     run = _run()
-    plugin = _start(subject, run)
-    hooks = Hooks(register([(subject.name, plugin)]))
+    plugin = _Started(subject, run)
     for step in range(200):
         reward = (0.0, 1e12, -5.0, 1e-12, 3.0)[step % 5]
         record = _record(step, step % len(SOURCES), {}, math.nan if step % 7 == 3 else 2.0, step % 7 == 3, reward)
-        hooks.tell("on_step", record=record, run=run)
-        scores = _ask(plugin, "score_sources", step=step + 1, run=run)
+        plugin.tell("on_step", record=record, run=run)
+        scores = plugin.ask("score_sources", step=step + 1, run=run)
         report([f"after step {step}: {text}" for text in faults_of("score_sources", scores, {"run": run})])
 
 
@@ -307,13 +311,12 @@ def bandit_survives_extremes(subject: Subject) -> None:
 def reward_survives_extremes(subject: Subject) -> None:
     """Losses of 0, of 1e30 and of the same source again give finite terms."""
     run = _run()
-    plugin = _start(subject, run)
-    hooks = Hooks(register([(subject.name, plugin)]))
+    plugin = _Started(subject, run)
     for step, loss in enumerate((3.0, 0.0, 1e30, 1e-30, 5.0, 5.0, 2.0)):
         record = _record(step, 1, {}, loss)
-        terms = _ask(plugin, "reward", pull=record.pulls[0], record=record, run=run)
+        terms = plugin.ask("reward", pull=record.pulls[0], record=record, run=run)
         report([f"at a loss of {loss}: {text}" for text in faults_of("reward", terms, {"run": run})])
-        hooks.tell("on_step", record=record, run=run)
+        plugin.tell("on_step", record=record, run=run)
 
 
 @contract("weight")
@@ -322,7 +325,7 @@ def weights_survive_extremes(subject: Subject) -> None:
     for drawn in (0, 1, [0, 50, 100, 1000], 10**8):
         for step in (0, 1, 10**6):
             run = _run(drawn)
-            answer = _ask(_start(subject, run), "weigh_sources", step=step, run=run)
+            answer = _Started(subject, run).ask("weigh_sources", step=step, run=run)
             report([f"{drawn} of 100 documents drawn: {t}" for t in faults_of("weigh_sources", answer, {"run": run})])
             if not answer.any():
                 raise ContractError(f"at step {step}, {drawn} of 100 documents drawn, every source has weight 0")
@@ -334,7 +337,7 @@ def limits_survive_extremes(subject: Subject) -> None:
     for drawn in (0, [0, 50, 100, 1000]):
         for step in (0, 10**6):
             run = _run(drawn)
-            answer = _ask(_start(subject, run), "limit_sources", step=step, run=run)
+            answer = _Started(subject, run).ask("limit_sources", step=step, run=run)
             report(list(faults_of("limit_sources", answer, {"run": run})))
 
 
@@ -344,16 +347,15 @@ def limits_survive_extremes(subject: Subject) -> None:
 def _play(subject: Subject, steps: int, scores: Any, weights: Any, limits: Any) -> list[int]:
     """Return the choices of a sampler that sees these, functions of the step, and learns from every step."""
     run = _run(50)
-    plugin, chosen = _start(subject, run), []
-    hooks = Hooks(register([(subject.name, plugin)]))
+    plugin, chosen = _Started(subject, run), []
     for step in range(steps):
         question = {"scores": scores(step), "weights": weights(step), "limits": limits(step)}
         asked = {"step": step, "pull": 0, "pulls": [], "run": run, **question}
-        answer = _ask(plugin, "select_source", **copy.deepcopy(asked))
+        answer = plugin.ask("select_source", **copy.deepcopy(asked))
         report([f"at step {step}: {text}" for text in faults_of("select_source", answer, asked)])
         choice = answer if isinstance(answer, Choice) else Choice(answer)
         chosen.append(int(choice.source))
-        hooks.tell("on_step", record=_record(step, chosen[-1], choice.detail, 2.0), run=run)
+        plugin.tell("on_step", record=_record(step, chosen[-1], choice.detail, 2.0), run=run)
     return chosen
 
 
@@ -408,12 +410,11 @@ def sampler_keeps_shares(subject: Subject) -> None:
 def stop_answers_at_any_loss(subject: Subject) -> None:
     """It answers text or None for losses that are NaN, infinite or 0, and for skipped updates."""
     run = _run(50)
-    plugin = _start(subject, run)
-    hooks = Hooks(register([(subject.name, plugin)]))
+    plugin = _Started(subject, run)
     for step, loss in enumerate((3.0, math.nan, math.inf, 0.0, 1e30) * 10):
         record = _record(step, 0, {}, loss, skipped=not math.isfinite(loss))
-        hooks.tell("on_step", record=record, run=run)
-        answer = _ask(plugin, "should_stop", record=record, run=run)
+        plugin.tell("on_step", record=record, run=run)
+        answer = plugin.ask("should_stop", record=record, run=run)
         report([f"at a loss of {loss}: {text}" for text in faults_of("should_stop", answer, {})])
 
 
@@ -421,9 +422,7 @@ def stop_answers_at_any_loss(subject: Subject) -> None:
 def signals_answer_for_any_signal(subject: Subject) -> None:
     """It answers with requests, or None, also for a signal that it does not know."""
     run = _run()
-    plugin = _start(subject, run)
+    plugin = _Started(subject, run)
     for signal in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"):
-        answer = _ask(plugin, "on_signal", signal=signal, step=3, run=run)
+        answer = plugin.ask("on_signal", signal=signal, step=3, run=run)
         report([f"{signal}: {text}" for text in faults_of("on_signal", answer, {})])
-
-

@@ -73,7 +73,7 @@ class FakeEngine:
         costs = math.log(self.config.vocabulary) / (1 + self._state["weights"].astype(np.float64))
         valid = targets >= 0
         total = np.where(valid, costs[targets % GROUPS], 0.0).sum(axis=1)
-        return (total / valid.sum(axis=1)).astype(np.float32)
+        return np.asarray(total / valid.sum(axis=1), dtype=np.float32)
 
     def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
         """Return letters and spaces drawn from (seed, row, number of updates)."""

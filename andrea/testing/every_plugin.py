@@ -1,5 +1,7 @@
 """The contracts of every plugin, whatever its kind."""
 
+# ruff: noqa: D401  (a docstring here is a promise, so it states)
+
 from __future__ import annotations
 
 import json
@@ -11,7 +13,7 @@ import attrs
 
 from andrea.errors import AndreaError
 from andrea.plugin import get_state, option_fields, option_help, set_state, state_fields
-from andrea.registry import EXCLUSIVE, KINDS, make, register
+from andrea.registry import KINDS, make, register
 from andrea.testing.compare import moved, same
 from andrea.testing.promise import (
     CUTS,

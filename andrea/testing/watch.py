@@ -186,9 +186,9 @@ def walk(
         interrupts=_Scripted(snapshot.step if snapshot else 0),
         snapshot=snapshot,
     )
-    printed = io.StringIO()
+    printed, shown = io.StringIO(), io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(shown):
             loop.start(snapshot)
             loop.run()
         seen.state = get_state(plugin)
