@@ -99,56 +99,6 @@ def cases(launch, random):
         lambda: launch.residual_layernorm_fwd(x, y, gamma, beta, z, w, mean, rstd, N, C),
         4 * row,
     )
-    for blocks, stages in ((528, 4), (660, 3), (792, 3), (792, 2), (924, 2)):
-        rows = -(-N // blocks) + 1 & ~1
-        grid = -(-N // rows)
-        room = launcher.allocate(grid * 2 * C * 4)
-        yield (
-            f"layernorm_bwd alone, {grid} blocks, {stages} stages",
-            lambda rows=rows, grid=grid, room=room, stages=stages: launch.launch(
-                "k_layernorm_bwd",
-                grid,
-                96,
-                x,
-                y,
-                mean,
-                rstd,
-                gamma,
-                z,
-                w,
-                room,
-                N,
-                C,
-                rows,
-                stages,
-                shared_bytes=stages * 96 * 96,
-            ),
-            4 * row,
-        )
-    for warps, each in ((4, 2), (4, 8), (2, 4), (4, 16)):
-        yield (
-            f"residual_layernorm_fwd, {warps} warps, {each} rows",
-            lambda warps=warps, each=each: launch.launch(
-                "k_residual_layernorm_fwd",
-                -(-N // (warps * each)),
-                32 * warps,
-                x,
-                y,
-                gamma,
-                beta,
-                z,
-                w,
-                mean,
-                rstd,
-                N,
-                C,
-                1e-5,
-                warps * each,
-                1,
-                shared_bytes=warps * 4 * C * 2,
-            ),
-            4 * row,
-        )
     yield (
         "layernorm_bwd (2 kernels)",
         lambda: launch.layernorm_bwd(x, y, mean, rstd, gamma, z, w, dgamma, dbeta, partials, N, C),

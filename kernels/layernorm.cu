@@ -1,15 +1,14 @@
 // Layer norm over the last axis, alone or after adding a branch to the residual stream, and its gradient.
 //
-// N rows of C elements, read once, sixteen bytes at a time, through shared memory, so that many loads are on their way
-// without a register waiting for them. Forward: a warp a row. Backward: a thread owns WIDE neighbouring columns of every
-// row of its block, because it sums dgamma and dbeta over rows. Widths that are not a multiple of WIDE, very wide rows and
-// addresses that are not aligned take the plain path. gamma and beta are the float32 parameters, or null for a norm
-// without them.
+// N rows of C elements. A thread owns WIDE neighbouring columns of NORM_ROWS rows at a time, so a block of ceil(C / WIDE)
+// threads, rounded up to whole warps, reads every element once, sixteen bytes at a time: the forward into registers, the
+// backward, which walks many rows, through shared memory, with the next rows on their way. Widths that are not a multiple
+// of WIDE, that need more than MAX_THREADS, and addresses that are not aligned take the plain path. gamma and beta are the
+// float32 parameters, or null for a norm without them.
 #include "reduce.cuh"
 #include "vector.cuh"
 
-constexpr int FORWARD_THREADS = 128;
-constexpr int NORM_ROWS = 2;  // rows of one step of the backward
+constexpr int NORM_ROWS = 2;
 constexpr int MAX_THREADS = 512;  // leaves a thread 128 registers
 using Row = Pack<storage, WIDE>;
 
@@ -18,87 +17,77 @@ __device__ __forceinline__ bool fits_wide(int C, Pointers... pointers) {
   return C % WIDE == 0 && C / WIDE <= blockDim.x && aligned(pointers...);
 }
 
+// Sixteen bytes a time: one float a time would keep the first-level cache busier than memory.
 __device__ __forceinline__ void load_affine(float (&values)[WIDE], const float* parameter, int first, bool active,
                                             float otherwise) {
 #pragma unroll
-  for (int i = 0; i < WIDE; i++) values[i] = parameter != nullptr && active ? parameter[first + i] : otherwise;
+  for (int i = 0; i < WIDE; i += 4) {
+    Pack<float, 4> four = {otherwise, otherwise, otherwise, otherwise};
+    if (parameter != nullptr && active) four = load<4>(parameter + first + i);
+#pragma unroll
+    for (int j = 0; j < 4; j++) values[i + j] = four.at[j];
+  }
 }
 
 // -- forward ---------------------------------------------------------------------------------------------------------
 
-// A warp takes a row, and while it works on one its next is on the way to shared memory. A lane copies and reads its own
-// sixteen bytes only, so no barrier is needed anywhere.
-constexpr int FORWARD_STAGES = 2;
-
 template <bool ADD>
-__device__ __forceinline__ void fetch_row(storage* room, const storage* x_nc, const storage* branch_nc, int64 row,
-                                          int64 end, int C) {
-  if (row < end) {
-#pragma unroll 4
-    for (int c = threadIdx.x % WARP * WIDE; c < C; c += WARP * WIDE) {
-      copy_wide(room + c, x_nc + row * C + c);
-      if (ADD) copy_wide(room + C + c, branch_nc + row * C + c);
+__device__ __forceinline__ void norm_wide(const storage* x_nc, const storage* branch_nc, const float* gamma_c,
+                                          const float* beta_c, storage* sum_nc, storage* y_nc, float* mean_n,
+                                          float* rstd_n, int64 N, int C, float epsilon) {
+  __shared__ Parts<NORM_ROWS> of_mean, of_variance;
+  const int first = threadIdx.x * WIDE;
+  const bool active = first < C;
+  const int64 row = (int64)blockIdx.x * NORM_ROWS;
+  Row x[NORM_ROWS], branch[NORM_ROWS];
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++) {
+    if (!active || row + r >= N) continue;
+    x[r] = load<WIDE>(x_nc + (row + r) * C + first);
+    if (ADD) branch[r] = load<WIDE>(branch_nc + (row + r) * C + first);
+  }
+  float total[NORM_ROWS] = {};
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++) {
+    if (!active || row + r >= N) continue;
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+      if (ADD) x[r].at[i] = to_storage(to_float(x[r].at[i]) + to_float(branch[r].at[i]));
+      total[r] += to_float(x[r].at[i]);
+    }
+    if (ADD) store(sum_nc + (row + r) * C + first, x[r]);
+  }
+  block_sums(total, of_mean);
+  float square[NORM_ROWS] = {};
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++) {
+    total[r] /= C;  // from here on the mean
+    if (!active || row + r >= N) continue;
+    keep_packed(x[r]);
+#pragma unroll
+    for (int i = 0; i < WIDE; i++) {
+      const float d = to_float(x[r].at[i]) - total[r];
+      square[r] += d * d;
     }
   }
-  close_copies();
-}
-
-template <bool ADD>
-__device__ __forceinline__ void norm_row(storage* x, const float* gamma_c, const float* beta_c, storage* sum_c,
-                                         storage* y_c, float* mean_1, float* rstd_1, int C, float epsilon) {
-  const int first = threadIdx.x % WARP * WIDE;
-  float total = 0.0f, square = 0.0f;
-#pragma unroll 4
-  for (int c = first; c < C; c += WARP * WIDE) {
-    Row v = load<WIDE>(x + c);
-    if (ADD) {
-      const Row branch = load<WIDE>(x + C + c);
+  block_sums(square, of_variance);
+  float gamma[WIDE], beta[WIDE];
+  load_affine(gamma, gamma_c, first, active, 1.0f);
+  load_affine(beta, beta_c, first, active, 0.0f);
 #pragma unroll
-      for (int i = 0; i < WIDE; i++) v.at[i] = to_storage(to_float(v.at[i]) + to_float(branch.at[i]));
-      store(x + c, v);
-      store(sum_c + c, v);
+  for (int r = 0; r < NORM_ROWS; r++) {
+    if (row + r >= N) continue;
+    const float rstd = rsqrtf(square[r] / C + epsilon);
+    if (threadIdx.x == 0) {
+      mean_n[row + r] = total[r];
+      rstd_n[row + r] = rstd;
     }
+    if (!active) continue;
+    keep_packed(x[r]);
 #pragma unroll
-    for (int i = 0; i < WIDE; i++) total += to_float(v.at[i]);
-  }
-  const float mean = warp_sum(total) / C;
-#pragma unroll 4
-  for (int c = first; c < C; c += WARP * WIDE) {
-    const Row v = load<WIDE>(x + c);
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) square += (to_float(v.at[i]) - mean) * (to_float(v.at[i]) - mean);
-  }
-  const float rstd = rsqrtf(warp_sum(square) / C + epsilon);
-  if (first == 0) {
-    *mean_1 = mean;
-    *rstd_1 = rstd;
-  }
-#pragma unroll 2
-  for (int c = first; c < C; c += WARP * WIDE) {
-    Row v = load<WIDE>(x + c);
-    float gamma[WIDE], beta[WIDE];
-    load_affine(gamma, gamma_c, c, true, 1.0f);
-    load_affine(beta, beta_c, c, true, 0.0f);
-#pragma unroll
-    for (int i = 0; i < WIDE; i++) v.at[i] = to_operand((to_float(v.at[i]) - mean) * rstd * gamma[i] + beta[i]);
-    store(y_c + c, v);
-  }
-}
-
-template <bool ADD>
-__device__ __forceinline__ void norm_wide(storage* room, const storage* x_nc, const storage* branch_nc,
-                                          const float* gamma_c, const float* beta_c, storage* sum_nc, storage* y_nc,
-                                          float* mean_n, float* rstd_n, int C, float epsilon, int64 begin, int64 end) {
-  const int warps = blockDim.x / WARP, size = (ADD ? 2 : 1) * C;
-  storage* mine = room + threadIdx.x / WARP * FORWARD_STAGES * size;
-  int stage = 0;
-  begin += threadIdx.x / WARP;
-  fetch_row<ADD>(mine, x_nc, branch_nc, begin, end, C);
-  for (int64 row = begin; row < end; row += warps, stage ^= 1) {
-    fetch_row<ADD>(mine + (stage ^ 1) * size, x_nc, branch_nc, row + warps, end, C);
-    wait_copies(1);
-    norm_row<ADD>(mine + stage * size, gamma_c, beta_c, sum_nc + row * C, y_nc + row * C, mean_n + row, rstd_n + row, C,
-                  epsilon);
+    for (int i = 0; i < WIDE; i++)
+      x[r].at[i] = to_operand((to_float(x[r].at[i]) - total[r]) * rstd * gamma[i] + beta[i]);
+    store(y_nc + (row + r) * C + first, x[r]);
   }
 }
 
@@ -106,9 +95,10 @@ __device__ __forceinline__ void norm_wide(storage* room, const storage* x_nc, co
 template <bool ADD>
 __device__ __forceinline__ void norm_plain(const storage* x_nc, const storage* branch_nc, const float* gamma_c,
                                         const float* beta_c, storage* sum_nc, storage* y_nc, float* mean_n,
-                                        float* rstd_n, int C, float epsilon, int64 begin, int64 end) {
+                                        float* rstd_n, int64 N, int C, float epsilon) {
   __shared__ Parts<1> parts[2];
-  for (int64 row = begin; row < end; row++) {
+  const int64 last = min(N, ((int64)blockIdx.x + 1) * NORM_ROWS);
+  for (int64 row = (int64)blockIdx.x * NORM_ROWS; row < last; row++) {
     const storage* x = (ADD ? sum_nc : x_nc) + row * C;
     float total[1] = {}, square[1] = {};
     for (int c = threadIdx.x; c < C; c += blockDim.x) {
@@ -132,33 +122,24 @@ __device__ __forceinline__ void norm_plain(const storage* x_nc, const storage* b
   }
 }
 
-// y = (x - mean) rstd gamma + beta. Whole warps; `keep` 1: dynamic shared memory holds FORWARD_STAGES rows of C a warp.
-// Grid ceil(N / rows_per_block).
-extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 8)
+// y = (x - mean) rstd gamma + beta. Grid ceil(N / NORM_ROWS).
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
 k_layernorm_fwd(const storage* x_nc, const float* gamma_c, const float* beta_c, storage* y_nc, float* mean_n,
-                float* rstd_n, int64 N, int C, float epsilon, int rows_per_block, int keep) {
-  extern __shared__ uint4 room[];
-  const int64 begin = (int64)blockIdx.x * rows_per_block, end = min(N, begin + rows_per_block);
-  if (keep != 0 && C % WIDE == 0 && aligned(x_nc, y_nc))
-    norm_wide<false>(reinterpret_cast<storage*>(room), x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, C,
-                     epsilon, begin, end);
+                float* rstd_n, int64 N, int C, float epsilon) {
+  if (fits_wide(C, x_nc, y_nc, gamma_c, beta_c))
+    norm_wide<false>(x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, N, C, epsilon);
   else
-    norm_plain<false>(x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, C, epsilon, begin, end);
+    norm_plain<false>(x_nc, nullptr, gamma_c, beta_c, nullptr, y_nc, mean_n, rstd_n, N, C, epsilon);
 }
 
-// sum = x + branch, then y = norm(sum), of the sum as it was stored. `sum` may be `x`. Whole warps; `keep` 1: dynamic
-// shared memory holds FORWARD_STAGES pairs of rows of C a warp. Grid ceil(N / rows_per_block).
-extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 8)
+// sum = x + branch, then y = norm(sum), of the sum as it was stored. `sum` may be `x`. Grid ceil(N / NORM_ROWS).
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 2)
 k_residual_layernorm_fwd(const storage* x_nc, const storage* branch_nc, const float* gamma_c, const float* beta_c,
-                         storage* sum_nc, storage* y_nc, float* mean_n, float* rstd_n, int64 N, int C, float epsilon,
-                         int rows_per_block, int keep) {
-  extern __shared__ uint4 room[];
-  const int64 begin = (int64)blockIdx.x * rows_per_block, end = min(N, begin + rows_per_block);
-  if (keep != 0 && C % WIDE == 0 && aligned(x_nc, branch_nc, sum_nc, y_nc))
-    norm_wide<true>(reinterpret_cast<storage*>(room), x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, C,
-                    epsilon, begin, end);
+                         storage* sum_nc, storage* y_nc, float* mean_n, float* rstd_n, int64 N, int C, float epsilon) {
+  if (fits_wide(C, x_nc, branch_nc, sum_nc, y_nc, gamma_c, beta_c))
+    norm_wide<true>(x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, N, C, epsilon);
   else
-    norm_plain<true>(x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, C, epsilon, begin, end);
+    norm_plain<true>(x_nc, branch_nc, gamma_c, beta_c, sum_nc, y_nc, mean_n, rstd_n, N, C, epsilon);
 }
 
 // -- backward --------------------------------------------------------------------------------------------------------
@@ -293,7 +274,7 @@ k_layernorm_bwd(const storage* dy_nc, const storage* x_nc, const float* mean_n, 
                 int rows_per_block, int stages) {
   extern __shared__ uint4 room[];
   const int64 begin = (int64)blockIdx.x * rows_per_block, end = min(N, begin + rows_per_block);
-  if (fits_wide(C, dy_nc, x_nc, dskip_nc, dx_nc))
+  if (fits_wide(C, dy_nc, x_nc, dskip_nc, dx_nc, gamma_c))
     norm_bwd_wide(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, begin, end,
                   Ring{reinterpret_cast<Row*>(room), stages});
   else

@@ -58,8 +58,7 @@ _GRADIENTS = 256 * 8 * 4
 _EMBED_CHUNK, _EMBED_THREADS, _POSITION_THREADS = 64, 128, 128
 _NORM_ROWS, _NORM_THREADS = 2, 512
 _NORM_BLOCKS = 792  # shares of dgamma and dbeta at most: enough blocks to fill a card, few enough to add quickly
-_FORWARD_ROWS = 4  # rows of a warp in the forward
-_NORM_STAGES = 3  # steps of rows on their way from memory at once, where shared memory holds them
+_NORM_STAGES = 2  # steps of rows on their way from memory at once, where shared memory holds them
 _RING_BYTES = 3 * _NORM_ROWS * 16  # of a thread and step: its share of dy, x and dskip
 _RING_SHARED = 46 * 1024  # dynamic shared memory that every card has, less what the kernel has anyway
 _ADAM_CHUNK = 4096
@@ -172,26 +171,22 @@ class Elementwise:
 
     # -- layer norm --------------------------------------------------------------------------------------------------
 
-    def _norm_forward(self, name: str, tensors: int, N: int, C: int, *arguments: int) -> None:
-        """Launch a forward: as many warps a block as shared memory has room for their rows, at most four."""
-        size = 2 * tensors * C * self._storage_bytes  # of a warp: the row at work and the next
-        keep = size <= _RING_SHARED and C % self.wide == 0
-        warps = min(4, _RING_SHARED // size) if keep else 4
-        rows = warps * _FORWARD_ROWS
-        ring = warps * size if keep else 0
-        sizes = (N, C, NORM_EPSILON, rows, int(keep))
-        self.launch(name, blocks_for(N, rows), 32 * warps, *arguments, *sizes, shared_bytes=ring)
+    def _norm_threads(self, C: int) -> int:
+        """Return the threads of a block: one a group of columns, in whole warps, or the most for the plain path."""
+        columns = blocks_for(C, self.wide)
+        return min(_NORM_THREADS, blocks_for(columns, 32) * 32)
 
     def layernorm_fwd(self, x: int, gamma: int, beta: int, y: int, mean: int, rstd: int, N: int, C: int) -> None:
         """Store y = (x - mean) rstd gamma + beta; gamma and beta are float32, or 0."""
-        self._norm_forward("k_layernorm_fwd", 1, N, C, x, gamma, beta, y, mean, rstd)
+        arguments = (x, gamma, beta, y, mean, rstd, N, C, NORM_EPSILON)
+        self.launch("k_layernorm_fwd", blocks_for(N, _NORM_ROWS), self._norm_threads(C), *arguments)
 
     def residual_layernorm_fwd(
         self, x: int, branch: int, gamma: int, beta: int, total: int, y: int, mean: int, rstd: int, N: int, C: int
     ) -> None:
         """Store total = x + branch and y = norm(total); `total` may be `x`."""
-        addresses = (x, branch, gamma, beta, total, y, mean, rstd)
-        self._norm_forward("k_residual_layernorm_fwd", 2, N, C, *addresses)
+        arguments = (x, branch, gamma, beta, total, y, mean, rstd, N, C, NORM_EPSILON)
+        self.launch("k_residual_layernorm_fwd", blocks_for(N, _NORM_ROWS), self._norm_threads(C), *arguments)
 
     @staticmethod
     def norm_shares(N: int) -> tuple[int, int]:
@@ -226,8 +221,7 @@ class Elementwise:
         """
         grid, rows = self.norm_shares(N)
         shares = partials if gamma else 0
-        columns = blocks_for(C, self.wide)
-        threads = min(_NORM_THREADS, blocks_for(columns, 32) * 32)
+        threads = self._norm_threads(C)
         stages = max(1, min(_NORM_STAGES, _RING_SHARED // (threads * _RING_BYTES)))
         arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, rows, stages)
         self.launch("k_layernorm_bwd", grid, threads, *arguments, shared_bytes=stages * threads * _RING_BYTES)
