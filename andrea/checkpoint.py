@@ -2,7 +2,7 @@
 
 ``step_NNNNNN.bin``   [int32 step][int32 P][P float32 weights][P first moments][P second moments], little-endian
 ``step_NNNNNN.npz``   arrays of the engine, the data and the plugins
-``step_NNNNNN.json``  the rest, and sha256 of the other two; written last: where it is, the checkpoint is complete
+``step_NNNNNN.json``  the rest, and sha256 of all three; written last: where it is, the checkpoint is complete
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,12 @@ class Checkpoints:
             finish()
         except BaseException as error:
             self._error = error
+            self._clear_partial()  # on a full disk it takes the room that the next attempt needs
+
+    def _clear_partial(self) -> None:
+        with suppress(OSError):
+            for path in self.folder.glob("step_*.partial"):
+                path.unlink(missing_ok=True)
 
     def _prune(self) -> None:
         """Remove old checkpoints, the marker first, and what a killed write left behind."""
@@ -159,6 +166,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
         "bin": _write_bin(base.with_suffix(".bin"), snapshot),
         "npz": _write_npz(base.with_suffix(".npz"), arrays),
     }
+    record["sha256"]["json"] = _record_digest(record)
     write_whole(base.with_suffix(".json"), json.dumps(record, indent=1, allow_nan=False).encode() + b"\n")
     return base.with_suffix(".json")
 
@@ -181,14 +189,26 @@ def _write_bin(path: Path, snapshot: Snapshot) -> str:
 
 def _write_npz(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> str:
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
+    named: Any = arrays
+    np.savez(buffer, **named)
     write_whole(path, buffer.getvalue())
     return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def _record_digest(record: Mapping[str, Any]) -> str:
+    """Return the digest of all values of a checkpoint's record but itself."""
+    digests = {suffix: digest for suffix, digest in record["sha256"].items() if suffix != "json"}
+    text = json.dumps({**record, "sha256": digests}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _pack(value: Any, path: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     """Return the JSON form of a state value; arrays go to `arrays`, odd floats become tagged texts."""
     if isinstance(value, np.ndarray):
+        if value.dtype.hasobject:
+            raise TypeError(f"{path} is an array of Python objects, which a checkpoint does not hold")
+        while path in arrays:  # a key with a dot in it can look like two keys
+            path += "'"
         arrays[path] = value
         return {"$array": path}
     if isinstance(value, float) and not np.isfinite(value):
@@ -243,6 +263,7 @@ def read_checkpoint(path: Path) -> Snapshot:
         raise AndreaError(
             f"{base}.json is not a checkpoint of format {FORMAT}", "it was written by another version of andrea"
         )
+    _check_record(base.with_suffix(".json"), record)
     contents = {suffix: _checked(base.with_suffix(f".{suffix}"), record["sha256"][suffix]) for suffix in ("bin", "npz")}
     with np.load(io.BytesIO(contents["npz"]), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
@@ -250,6 +271,13 @@ def read_checkpoint(path: Path) -> Snapshot:
     data = _unpack(record.pop("data"), arrays)
     plugins = {name: _unpack(value, arrays) for name, value in record.pop("plugins").items()}
     return Snapshot(record["step"], engine, data, plugins, record)
+
+
+def _check_record(path: Path, record: Mapping[str, Any]) -> None:
+    digests = record.get("sha256")
+    digest = digests.get("json") if isinstance(digests, dict) else None
+    if digest is None or digest != _record_digest(record):
+        raise AndreaError(f"{path} is damaged: it does not have the digest that it names", "use another checkpoint")
 
 
 def _flat(content: bytes) -> dict[str, np.ndarray[Any, Any]]:

@@ -35,8 +35,11 @@ CheckpointName = Annotated[Path | None, typer.Option("--checkpoint", help="one o
 
 def main() -> None:
     """Run the command line; the user's errors end with exit code 2 and no traceback."""
+    from andrea.interrupts import leaving
+
     try:
-        app()
+        with leaving():
+            app()
     except AndreaError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
@@ -351,9 +354,8 @@ def _print_plugins(rows: list[dict[str, Any]]) -> None:
 def _print_plugin(row: dict[str, Any]) -> None:
     print(f"{row['name']}: {row['summary']}\n{row['package']} {row['version']}; hooks: {', '.join(row['hooks'])}")
     for option in row["options"]:
-        print(
-            f"  --set {row['name']}.{option['name']}={json.dumps(option['default'])}  ({option['type']}) {option['help']}"
-        )
+        setting = f"--set {row['name']}.{option['name']}={json.dumps(option['default'])}"
+        print(f"  {setting}  ({option['type']}) {option['help']}")
 
 
 @app.command()

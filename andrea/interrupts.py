@@ -1,8 +1,12 @@
-"""Signals of the operating system, remembered until the run is between two steps."""
+"""Signals of the operating system: remembered while a run trains, until it is between two steps; else they end it."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -11,7 +15,7 @@ STOPPING = ("SIGINT", "SIGTERM")
 
 
 class Interrupts:
-    """Collects signals while its ``with`` block runs; the second SIGINT interrupts at once, as without it."""
+    """Collects signals while its ``with`` block runs; a second SIGINT ends the process at once."""
 
     def __init__(self) -> None:
         self._pending: list[str] = []
@@ -36,7 +40,7 @@ class Interrupts:
         if name in STOPPING:
             self.stopped_by = name
         if name == "SIGINT":
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, _leave_at_once)
 
     def take(self) -> list[str]:
         """Return the signals that arrived since the last call, in order."""
@@ -51,3 +55,25 @@ class Interrupts:
 def exit_code(signal_name: str) -> int:
     """Return 128 + the signal's number, the shell's convention: 130 for SIGINT, 143 for SIGTERM."""
     return 128 + int(signal.Signals[signal_name])
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end what runs inside as an exit with their code, so that it is cleaned up."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_at_once(number: int, frame: FrameType | None) -> None:
+    """End the process without waiting for a checkpoint under way: a half one is never taken for whole."""
+    if sys.stderr.isatty():
+        os.write(2, b"\x1b[?25h\n")  # a progress bar hides the cursor
+    os._exit(128 + number)

@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ class Journal:
             )
         self._file = self.path.open("r+b" if length else "wb")
         self._file.truncate(length)
-        for line in self._file if length else ():
-            self._remember(json.loads(line))
+        for number, line in enumerate(self._file if length else (), start=1):
+            self._remember(self._parsed(number, line))
         self._file.seek(0, os.SEEK_END)
 
     @property
@@ -88,14 +89,25 @@ class Journal:
             }
         )
 
+    def polish(self, step: int) -> None:
+        """Write that the run goes on under other settings: the samples before are archived, the losses go on."""
+        self._write({"kind": "polish", "step": step})
+
     def stop(self, step: int, reasons: Mapping[str, str]) -> None:
         """Write why the run ended; a resume cuts this line off."""
         self._write({"kind": "stop", "step": step, "reasons": dict(reasons)})
 
     def flush(self) -> None:
-        """Make everything written so far safe on disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Make everything written so far safe on disk.
+
+        Raises
+        ------
+        AndreaError
+            When the disk does not take it; what is missing behind the last checkpoint is written again by a resume.
+        """
+        with self._writing():
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def rendering(self) -> Callable[[], None]:
         """Return a function, for any thread, that writes ``<model>.loss.json`` and ``<model>.samples.json``.
@@ -112,7 +124,27 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with suppress(OSError):  # a full disk has been reported by `flush`
+            self._file.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise AndreaError(
+                f"cannot write {self.path}: {error.strerror or error}", "make room, then resume: andrea run --resume"
+            ) from error
+
+    def _parsed(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            value: dict[str, Any] = json.loads(line)
+            return value
+        except ValueError:
+            raise AndreaError(
+                f"{self.path} is damaged: line {number} is not JSON",
+                "put the file back; or move it away and fork the checkpoint: andrea run --from CHECKPOINT --out NEW",
+            ) from None
 
     def _pull(self, pull: Pull) -> dict[str, Any]:
         return {
@@ -128,7 +160,8 @@ class Journal:
 
     def _write(self, value: dict[str, Any]) -> None:
         value = plain(value)
-        self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+        with self._writing():
+            self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
         self._remember(value)
 
     def _remember(self, value: dict[str, Any]) -> None:
@@ -136,6 +169,8 @@ class Journal:
             self.losses.append([value["step"], value["loss"]])
         elif value["kind"] == "sample":
             self.samples += [{"step": value["step"], "loss": value["loss"], "text": t} for t in value["texts"]]
+        elif value["kind"] == "polish":
+            self.samples = []
 
 
 def _limits(limits: Limits) -> dict[str, list[float]]:
