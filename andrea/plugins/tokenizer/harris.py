@@ -206,19 +206,20 @@ def build_automaton(numbers: Mapping[bytes, int]) -> State:
 def fewest_ids(piece: bytes, first: State) -> list[int]:
     """Return the fewest ids for a piece; of equally few, those with the longest last segment, and so on back."""
     state, cost = first, [0]
-    last: list[tuple[int, int]] = []
-    for stop, value in enumerate(piece, 1):
+    last: list[tuple[int, int]] = [(0, 0)]
+    for value in piece:
         state = state[value]
-        least = stop
-        for length, number in state.ends:
-            if cost[stop - length] < least:
-                least, choice = cost[stop - length], (length, number)
+        least = len(cost)
+        for end in state.ends:
+            # The costs so far end where this byte ends, so -length is where the segment starts.
+            if (reached := cost[-end[0]]) < least:
+                least, choice = reached, end
         cost.append(least + 1)
         last.append(choice)
     found = []
     stop = len(piece)
     while stop:
-        length, number = last[stop - 1]
+        length, number = last[stop]
         stop -= length
         found.append(number)
     return found[::-1]
