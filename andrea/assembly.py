@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,17 @@ from attrs import frozen
 
 from andrea import __version__
 from andrea.batches import Batches
-from andrea.checkpoint import Checkpoints, Snapshot, newest_checkpoint, read_checkpoint
+from andrea.checkpoint import Checkpoints, Snapshot, complete_steps, newest_checkpoint, read_checkpoint
 from andrea.config import RunConfig, from_json, override, parse_setting, read_experiment, to_json
 from andrea.engine import EngineConfig, open_engine
 from andrea.engine.device import find_device
 from andrea.errors import AndreaError
 from andrea.evaluate import held_out_sets
 from andrea.interrupts import Interrupts
-from andrea.journal import Journal, read_journal
+from andrea.journal import Journal
 from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
 from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, register, source_digest
-from andrea.tokenfile import TokenFile, write_whole
+from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared, prepare, reopen
 from andrea.types import Device
 
@@ -109,7 +110,8 @@ def plan(request: Request, say: Say) -> Plan:
         raise AndreaError(f"--steps {request.steps} is less than one step", "--steps is the total, for instance 1000")
     device = find_device(request.device, say)
     folder, snapshot = _place(request, say)
-    value, where = _experiment(request, snapshot)
+    value, where = _experiment(request, folder, snapshot)
+    before = None if request.mode is Mode.NEW else to_json(from_json(value, where))
     names = list(available())
     for setting in request.settings:
         key, new = parse_setting(setting)
@@ -123,8 +125,8 @@ def plan(request: Request, say: Say) -> Plan:
         plugins={one.name: dict(one.options) for one in chosen},
         without=tuple(dict.fromkeys([*config.without, *request.without])),
     )
-    if snapshot is not None and request.mode is Mode.RESUME:
-        _refuse_changes(snapshot, config)
+    if before is not None:
+        _refuse_changes(request.mode, before, to_json(config))
     result = Plan(request, config, chosen, device, folder, snapshot)
     if request.steps is not None and result.steps is None:
         raise AndreaError(f"--steps needs {COUNT_STOP}", f"leave --without {COUNT_STOP} out")
@@ -148,7 +150,11 @@ def _place(request: Request, say: Say) -> tuple[Path, Snapshot | None]:
             raise AndreaError(f"{request.out} already holds a run", "name another folder with --out")
         return request.out, read_checkpoint(_marker(request.checkpoint))
     folder = request.out or newest_run()
-    if not (folder / "checkpoints").is_dir():
+    begun = request.mode is Mode.RESUME and (folder / "config.json").is_file()
+    if not complete_steps(folder / "checkpoints"):
+        if begun:
+            say(f"{folder} has no checkpoint yet: the run begins again")
+            return folder, None
         raise AndreaError(f"{folder} holds no run with a checkpoint", "andrea run begins one; --out names its folder")
     return folder, newest_checkpoint(folder / "checkpoints", say)
 
@@ -175,16 +181,18 @@ def newest_run(folder: Path = RUNS) -> Path:
     return max(runs, key=lambda run: ((run / "config.json").stat().st_mtime_ns, run.name))
 
 
-def _experiment(request: Request, snapshot: Snapshot | None) -> tuple[dict[str, Any], str]:
-    """Return the JSON object that the run starts from; a state that is gone on from brings its own."""
-    if snapshot is None:
+def _experiment(request: Request, folder: Path, snapshot: Snapshot | None) -> tuple[dict[str, Any], str]:
+    """Return the JSON object that the run starts from; a run that is gone on with brings its own."""
+    if request.mode is Mode.NEW:
         return read_experiment(request.experiment or "quickstart")
-    value: dict[str, Any] = json.loads(json.dumps(snapshot.record["config"]))
     if request.experiment is not None:
         raise AndreaError(
             f"a run that goes on has its own configuration; EXPERIMENT {request.experiment} has no place",
             "leave it out",
         )
+    if snapshot is None:
+        return read_experiment(str(folder / "config.json"))
+    value: dict[str, Any] = json.loads(json.dumps(snapshot.record["config"]))
     return value, "the checkpoint's configuration"
 
 
@@ -201,19 +209,32 @@ def _choose(request: Request, config: RunConfig, device: Device) -> list[Chosen]
     return chosen
 
 
-def _refuse_changes(snapshot: Snapshot, config: RunConfig) -> None:
-    """Refuse a resume under another configuration; log plugins may change."""
-    before, now = dict(snapshot.record["config"]), to_json(config)
-    for value in (before, now):
-        value["plugins"] = {k: v for k, v in value["plugins"].items() if not k.startswith("log.")}
-        value["without"] = [name for name in value["without"] if not name.startswith("log.")]
-        value["plugins"] = list(value["plugins"].items())  # their order counts too
-    changed = [key for key in now if json.dumps(now[key]) != json.dumps(before.get(key))]
-    if changed:
+def _refuse_changes(mode: Mode, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Refuse what cannot change: for a resume everything but log plugins, else what the weights were made of."""
+    before, now = _comparable(before), _comparable(now)
+    keys = [*now] if mode is Mode.RESUME else ["model", "sources", "seed", "data", "tokenizer"]
+    changed = [key for key in keys if json.dumps(now.get(key)) != json.dumps(before.get(key))]
+    if not changed:
+        return
+    if mode is Mode.RESUME:
         raise AndreaError(
             f"a resume goes on exactly as before; {', '.join(changed)} would change",
             "to change settings: andrea polish RUN, or fork: andrea run --from CHECKPOINT --out NEW",
         )
+    raise AndreaError(
+        f"{', '.join(changed)} cannot change under a trained model", "leave it as it is, or begin a new run"
+    )
+
+
+def _comparable(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without log plugins, with plugins as a list since their order counts."""
+    plugins = [[name, options] for name, options in value["plugins"].items() if not name.startswith("log.")]
+    return {
+        **value,
+        "plugins": plugins,
+        "without": [name for name in value["without"] if not name.startswith("log.")],
+        "tokenizer": [one for one in plugins if one[0].startswith("tokenizer.")],
+    }
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------
@@ -254,20 +275,7 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     config = plan.config
     files = {s.name: TokenFile.open(s.train, prepared.tokenizer.fingerprint) for s in prepared.sources}
     held_out = {s.name: TokenFile.open(s.held_out, prepared.tokenizer.fingerprint) for s in prepared.sources}
-    engine = open_engine(
-        EngineConfig(
-            model=config.model,
-            vocabulary=prepared.tokenizer.size,
-            optimizer=config.optimizer,
-            schedule=config.schedule,
-            batch_size=config.batch.batch_size,
-            accumulation=config.batch.accumulation,
-            seed=config.seed,
-            options=config.engine,
-        ),
-        plan.device,
-        precision,
-    )
+    engine = open_engine(engine_config(config, prepared.tokenizer.size), plan.device, precision)
     say(f"device {plan.device.kind} {plan.device.name}: {sum(b.bytes for b in engine.memory_plan()) / 2**20:,.0f} MiB")
     identity = {
         "config": to_json(config),
@@ -276,26 +284,53 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
         "fingerprint": fingerprint(plan, plugins, prepared, engine.fingerprint()),
     }
     _check_drift(plan, identity)
-    journal = _settle(plan, prepared)
-    loop = Loop(
-        config=config,
-        plugins=plugins,
-        hooks=hooks,
-        engine=engine,
-        batches=Batches(files, config.batch.rows, config.model.context, config.seed),
-        tokenizer=prepared.tokenizer,
-        held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
-        known_words=prepared.known_words(),
-        folder=plan.folder,
-        journal=journal,
-        checkpoints=Checkpoints(plan.folder / "checkpoints", config.checkpoints),
-        identity=identity,
-        interrupts=interrupts,
-    )
-    loop.start(plan.snapshot, _restore(plan))
-    if plan.request.mode in (Mode.FORK, Mode.POLISH):
-        loop.save_now()
+    with ExitStack() as undo:
+        if not plan.folder.exists():
+            undo.callback(shutil.rmtree, plan.folder, ignore_errors=True)
+        journal = _settle(plan, prepared)
+        undo.callback(journal.close)
+        loop = Loop(
+            config=config,
+            plugins=plugins,
+            hooks=hooks,
+            engine=engine,
+            batches=Batches(files, config.batch.rows, config.model.context, config.seed),
+            tokenizer=prepared.tokenizer,
+            held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
+            known_words=prepared.known_words(),
+            folder=plan.folder,
+            journal=journal,
+            checkpoints=Checkpoints(plan.folder / "checkpoints", config.checkpoints),
+            identity=identity,
+            interrupts=interrupts,
+        )
+        _begin(plan, loop)
+        undo.pop_all()
     return loop
+
+
+def engine_config(config: RunConfig, vocabulary: int) -> EngineConfig:
+    """Return what an engine is told of a run, whose tokenizer has `vocabulary` ids."""
+    return EngineConfig(
+        model=config.model,
+        vocabulary=vocabulary,
+        optimizer=config.optimizer,
+        schedule=config.schedule,
+        batch_size=config.batch.batch_size,
+        accumulation=config.batch.accumulation,
+        seed=config.seed,
+        options=config.engine,
+    )
+
+
+def _begin(plan: Plan, loop: Loop) -> None:
+    """Start the plugins, and make the folder that of a run: it is one from its ``config.json`` on."""
+    loop.start(plan.snapshot, _restore(plan))
+    if plan.request.mode is Mode.FORK:
+        loop.save_now()
+        loop.wait()
+    with _writing(plan.folder):
+        write_whole(plan.folder / "config.json", json.dumps(to_json(plan.config), indent=1).encode() + b"\n")
 
 
 def _with_steps(plan: Plan) -> list[Chosen]:
@@ -375,20 +410,40 @@ def _settle(plan: Plan, prepared: Prepared) -> Journal:
     """Make the folder ready for the run and return its journal."""
     folder, names = plan.folder, tuple(s.name for s in prepared.sources)
     length = int(plan.snapshot.record["journal"]) if plan.snapshot else 0
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if plan.request.mode is Mode.FORK:
             length = _copy_history(plan, length)
         elif plan.request.mode is Mode.POLISH:
-            length = _archive(plan, length)
-        if not (folder / "tokenizer").exists():
-            shutil.copytree(prepared.tokenizer_folder, folder / "tokenizer")
-        write_whole(folder / "config.json", json.dumps(to_json(plan.config), indent=1).encode() + b"\n")
-        return Journal(folder, plan.config.name, names, length)
+            _archive(plan)
+        going_on = plan.snapshot is not None and plan.request.mode is not Mode.FORK
+        if not (going_on and (folder / "tokenizer").exists()):
+            _copy_tokenizer(prepared.tokenizer_folder, folder / "tokenizer")
+        journal = Journal(folder, plan.config.name, names, length)
+    if plan.request.mode is Mode.POLISH and plan.snapshot:
+        journal.polish(plan.snapshot.step)
+    return journal
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn the operating system's refusal to write into an error of the user's."""
+    try:
+        yield
     except OSError as error:
         raise AndreaError(
             f"cannot write in {folder}: {error.strerror or error}", "make room or choose another folder with --out"
         ) from error
+
+
+def _copy_tokenizer(source: Path, target: Path) -> None:
+    """Copy a tokenizer such that there is a whole one or none."""
+    partial = partial_name(target)
+    for old in (partial, target):
+        if old.exists():
+            shutil.rmtree(old)
+    shutil.copytree(source, partial)
+    partial.rename(target)
 
 
 def _copy_history(plan: Plan, length: int) -> int:
@@ -402,23 +457,19 @@ def _copy_history(plan: Plan, length: int) -> int:
     return length
 
 
-def _archive(plan: Plan, length: int) -> int:
-    """Move samples and state of a run that is polished aside; return the length of the journal that goes on.
+def _archive(plan: Plan) -> None:
+    """Copy samples, state and configuration of a run that is polished aside.
 
-    The loss history stays: the new journal keeps the lines of steps and evaluations.
+    The journal only grows: a line in it says that samples begin anew, and until the first checkpoint under the new
+    settings is whole, a resume goes on from the old one as if nothing had been asked.
     """
     assert plan.snapshot is not None
-    folder, place = plan.folder, plan.folder / "archive" / f"step_{plan.snapshot.step:06d}"
+    place = plan.folder / "archive" / f"step_{plan.snapshot.step:06d}"
     place.mkdir(parents=True, exist_ok=True)
-    for name in (f"{plan.config.name}.samples.json", f"{plan.config.name}.state.json", "config.json", "journal.jsonl"):
-        if (folder / name).exists() and not (place / name).exists():
-            shutil.copy2(folder / name, place / name)
-    with (place / "journal.jsonl").open("rb") as file:
-        write_whole(folder / "journal.jsonl", file.read(length))
-    kept = [line for line in read_journal(folder / "journal.jsonl") if line["kind"] in ("step", "evaluation")]
-    text = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in kept)
-    write_whole(folder / "journal.jsonl", text)
-    return len(text)
+    before = plan.snapshot.record["config"]["name"]
+    for name in (f"{before}.samples.json", f"{before}.state.json", "config.json"):
+        if (plan.folder / name).exists() and not (place / name).exists():
+            shutil.copy2(plan.folder / name, place / name)
 
 
 def print_line(line: str) -> None:

@@ -23,6 +23,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,10 @@ class Hooks:
             return answer
         raise missing_kind(kind)
 
+    def owner(self, hook: str) -> str:
+        """Return the name of the plugin that `one` asks."""
+        return next((name for name, _, _ in self._calls[hook]), "no plugin")
+
     def of(self, name: str, hook: str, **arguments: Any) -> Any:
         """Return the answer of the plugin `name`; None when it does not implement the hook."""
         for owner, function, wanted in self._calls[hook]:
@@ -184,7 +189,7 @@ class Loop:
     interrupts: Interrupts = attrs.field(factory=Interrupts)
     _step: int = attrs.field(init=False, default=0)
     _saved: int = attrs.field(init=False, default=-1)
-    _heard: set[str] = attrs.field(init=False, factory=set)
+    _heard: dict[str, str] = attrs.field(init=False, factory=dict)
     _record: StepRecord | None = attrs.field(init=False, default=None)
     _view: Run | None = attrs.field(init=False, default=None)
 
@@ -209,7 +214,7 @@ class Loop:
             if restore(name):
                 set_state(target, dict(snapshot.plugins.get(name, {})), name)
         # A reason that ended the run before does not end it again at once: it must have passed in between.
-        self._heard = set(snapshot.record.get("reasons", {}))
+        self._heard = dict(snapshot.record.get("reasons", {}))
 
     def run(self) -> Outcome:
         """Train; return when a plugin or a signal stops the run, with the last checkpoint written."""
@@ -225,17 +230,25 @@ class Loop:
                     self.save(reasons)
             self.save(reasons)
             return self._finish(reasons, requests)
+        except BaseException as error:
+            with suppress(Exception):  # what went wrong first is what the user has to see
+                self._tell_finish([f"{type(error).__name__}: {error}"])
+            raise
         finally:
             self.close()
 
     def close(self) -> None:
         """Wait for the checkpoint under way and close the journal; the engine stays, to write with."""
         try:
-            if self.checkpoints:
-                self.checkpoints.wait()
+            self.wait()
         finally:
             if self.journal:
                 self.journal.close()
+
+    def wait(self) -> None:
+        """Wait for the checkpoint under way; raise what went wrong in it."""
+        if self.checkpoints:
+            self.checkpoints.wait()
 
     def train_one(self) -> StepRecord:
         """Make one step: choose, update, reward, learn; return its record."""
@@ -265,17 +278,23 @@ class Loop:
         scores = self._scores(step, run)
         weights = self._weights(step, run)
         limits = self._limits(step, run)
-        name, answer = self.hooks.one(
-            "select_source",
-            "sampler",
-            step=step,
-            pull=number,
-            pulls=chosen,
-            scores=scores,
-            weights=weights,
-            limits=limits,
-            run=run,
-        )
+        try:
+            name, answer = self.hooks.one(
+                "select_source",
+                "sampler",
+                step=step,
+                pull=number,
+                pulls=chosen,
+                scores=scores,
+                weights=weights,
+                limits=limits,
+                run=run,
+            )
+        except ValueError as error:  # so `combine` and the draws say that nothing is left to choose from
+            raise AndreaError(
+                f"{self.hooks.owner('select_source')} chose no source at step {step}: {error}",
+                "loosen the weights and caps, or add sources",
+            ) from error
         choice = answer if isinstance(answer, Choice) else Choice(answer)
         source = choice.source
         if isinstance(source, bool) or not isinstance(source, (int, np.integer)) or not 0 <= source < len(run.sources):
@@ -307,8 +326,14 @@ class Loop:
         for name, answer in self.hooks.ask("limit_sources", step=step, run=run):
             if not isinstance(answer, Limits):
                 raise AndreaError(f"{name}: limit_sources gave {type(answer).__name__}, not Limits(floor, cap)")
-            floor = np.maximum(floor, _array(name, "limit_sources", answer.floor, run))
-            cap = np.minimum(cap, _array(name, "limit_sources", answer.cap, run))
+            low = _array(name, "limit_sources", answer.floor, run)
+            high = _array(name, "limit_sources", answer.cap, run)
+            if not (np.isfinite(low).all() and (low >= 0).all() and (high >= 0).all()):  # NaN is not >= 0
+                raise AndreaError(
+                    f"{name}: floors must be finite and at least 0, not {low.tolist()}; caps at least 0, not "
+                    f"{high.tolist()}"
+                )
+            floor, cap = np.maximum(floor, low), np.minimum(cap, high)
         return Limits(floor, cap)
 
     def _probes(self, step: int, chosen: list[int]) -> dict[str, tuple[Any, Any]]:
@@ -330,7 +355,7 @@ class Loop:
         pulls = []
         for pull in record.pulls:
             name, terms = self.hooks.one("reward", "reward", pull=pull, record=record, run=run)
-            if not isinstance(terms, dict) or not all(math.isfinite(value) for value in terms.values()):
+            if not isinstance(terms, dict) or not all(_is_finite(value) for value in terms.values()):
                 raise AndreaError(f"{name}: reward must give finite numbers by name, not {terms!r}")
             pulls.append(attrs.evolve(pull, rewards={key: float(value) for key, value in terms.items()}))
         return attrs.evolve(record, pulls=tuple(pulls))
@@ -364,7 +389,7 @@ class Loop:
         reasons = {}
         for name, answer in self.hooks.ask("should_stop", record=record, run=self.view()):
             if answer is None:
-                self._heard.discard(name)
+                self._heard.pop(name, None)
             elif not isinstance(answer, str) or not answer:
                 raise AndreaError(f"{name}: should_stop gives a reason as text, or None, not {answer!r}")
             elif name not in self._heard:
@@ -383,13 +408,15 @@ class Loop:
     def _finish(self, reasons: Mapping[str, str], requests: set[str]) -> Outcome:
         signal = self.interrupts.stopped_by if "stop" in requests else ""
         texts = [f"{name}: {reason}" for name, reason in reasons.items()] + ([signal] if signal else [])
-        if self.checkpoints:
-            self.checkpoints.wait()
+        self.wait()
         if self.journal:
             self.journal.stop(self._step, {**reasons, **({"signal": signal} if signal else {})})
             self.journal.flush()
-        self.hooks.tell("on_finish", record=self._record, reasons=texts, run=self.view())
+        self._tell_finish(texts)
         return Outcome(self._step, dict(reasons), signal)
+
+    def _tell_finish(self, reasons: Sequence[str]) -> None:
+        self.hooks.tell("on_finish", record=self._record, reasons=reasons, run=self.view())
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -417,7 +444,7 @@ class Loop:
         """Return copies of everything that moves."""
         record = {
             **self.identity,
-            "reasons": dict(reasons or {}),
+            "reasons": {**self._heard, **(reasons or {})},
             "journal": self.journal.length if self.journal else 0,
         }
         states = {name: get_state(target) for name, target in self.plugins}
@@ -480,6 +507,10 @@ def _record(step: int, pulls: Sequence[Pull], result: StepResult, tokens: int) -
         tokens=tokens,
         probes=result.probe_losses,
     )
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and math.isfinite(value)
 
 
 def _array(name: str, hook: str, answer: Any, run: Run) -> Floats:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from attrs import frozen
 
-from andrea.assembly import cache_folder, newest_run
-from andrea.checkpoint import Snapshot, newest_checkpoint, read_checkpoint
+from andrea.assembly import cache_folder, engine_config, newest_run
+from andrea.checkpoint import Snapshot, complete_steps, newest_checkpoint, read_checkpoint, stem
 from andrea.config import RunConfig, from_json
-from andrea.engine import Engine, EngineConfig, GenerateOptions, open_engine
+from andrea.engine import Engine, GenerateOptions, open_engine
 from andrea.engine.device import find_device
 from andrea.errors import AndreaError
 from andrea.evaluate import evaluate, held_out_sets
@@ -60,33 +60,39 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
     AndreaError
         When there is no such run or checkpoint, or it is damaged.
     """
-    folder = folder or newest_run()
-    place = folder / "checkpoints"
-    if checkpoint is not None:
-        path = checkpoint if checkpoint.exists() else place / checkpoint.name
-        snapshot = read_checkpoint(path)
-    elif not place.is_dir():
-        raise AndreaError(f"{folder} holds no run with a checkpoint", "andrea run begins one")
+    if checkpoint is not None and checkpoint.with_suffix(".json").exists():
+        folder = folder or checkpoint.parent.parent
+        snapshot = read_checkpoint(checkpoint)
     else:
-        snapshot = newest_checkpoint(place, say)
+        folder = folder or newest_run()
+        snapshot = _chosen(folder / "checkpoints", checkpoint, say)
     config = from_json(snapshot.record["config"], "the checkpoint's configuration")
     found = find_device(device, say)
     hooks = Hooks(register(create(_needed(config, found.kind))))
     tokenizer = hooks.make_tokenizer(TokenizerRequest(_no_sample, folder / "tokenizer"))
+    if tokenizer.fingerprint != snapshot.record["fingerprint"]["tokenizer"]:
+        raise AndreaError(
+            f"{folder / 'tokenizer'} is not the tokenizer that the model was trained with",
+            "put the folder back, or take it from the run that this one was made of",
+        )
     precision = hooks.one("choose_precision", "precision", device=found)[1]
-    settings = EngineConfig(
-        config.model,
-        tokenizer.size,
-        config.optimizer,
-        config.schedule,
-        config.batch.batch_size,
-        1,
-        config.seed,
-        config.engine,
-    )
-    engine = open_engine(settings, found, precision)
+    engine = open_engine(engine_config(config, tokenizer.size), found, precision)
     engine.import_state(snapshot.engine)
     return Model(engine, tokenizer, snapshot.step, config, snapshot, hooks)
+
+
+def _chosen(place: Path, checkpoint: Path | None, say: Say) -> Snapshot:
+    """Return the newest checkpoint of a run, or the one that is called as asked."""
+    steps = complete_steps(place)
+    if not steps:
+        raise AndreaError(f"{place.parent} holds no run with a checkpoint", "andrea run begins one")
+    if checkpoint is None:
+        return newest_checkpoint(place, say)
+    path = (place / checkpoint.name).with_suffix(".json")
+    if not path.exists():
+        names = ", ".join(stem(step) for step in steps)
+        raise AndreaError(f"there is no checkpoint {checkpoint}", f"those of {place.parent} are {names}")
+    return read_checkpoint(path)
 
 
 def _no_sample(limit: int) -> Iterator[bytes]:
