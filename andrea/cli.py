@@ -301,8 +301,10 @@ def evaluate(
 
 
 @app.command()
-def inspect(path: Annotated[Path, typer.Argument(help="run, checkpoint or .btok file")], json_: AsJson = False) -> None:
-    """Show what a run, a checkpoint or a token file holds."""
+def inspect(
+    path: Annotated[Path, typer.Argument(help="run, checkpoint, .btok file or tokenizer")], json_: AsJson = False
+) -> None:
+    """Show what a run, a checkpoint, a token file or a tokenizer holds."""
     from andrea.inspection import inspect_path
 
     value = inspect_path(path)
@@ -366,8 +368,8 @@ def doctor(experiment: Experiment = None, json_: AsJson = False) -> None:
     value = examine(experiment)
     if json_:
         _print_json(value)
-        return
-    for key, item in value.items():
-        print(f"{key:>12}  {item if isinstance(item, str) else json.dumps(item)}")
+    else:
+        for key, item in value.items():
+            print(f"{key:>12}  {item if isinstance(item, str) else json.dumps(item)}")
     if value["problems"]:
         raise typer.Exit(2)

@@ -7,14 +7,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from andrea.checkpoint import complete_steps, read_checkpoint, stem
-from andrea.config import read_json
+import attrs
+
+from andrea.checkpoint import complete_steps, newest_checkpoint, read_checkpoint
+from andrea.config import from_json, read_json
 from andrea.errors import AndreaError
+from andrea.loop import Hooks
+from andrea.registry import Chosen, available, create, register
 from andrea.tokenfile import TokenFile
+from andrea.types import TokenizerRequest
 
 
 def inspect_path(path: Path) -> dict[str, Any]:
-    """Return what a run's folder, a checkpoint or a token file holds.
+    """Return what a run's folder, a checkpoint, a token file or a tokenizer's folder holds.
 
     Raises
     ------
@@ -27,27 +32,53 @@ def inspect_path(path: Path) -> dict[str, Any]:
         return _tokens(path)
     if path.name.startswith("step_"):
         return _checkpoint(path)
+    if path.is_dir() and (found := _tokenizer(path)):
+        return found
     raise AndreaError(
-        f"{path} is no run, checkpoint or token file" if path.exists() else f"there is no {path}",
-        "give a run's folder, RUN/checkpoints/step_NNNNNN.json, or a .btok file",
+        f"{path} is no run, checkpoint, token file or tokenizer" if path.exists() else f"there is no {path}",
+        "give a run's folder, RUN/checkpoints/step_NNNNNN.json, a .btok file, or the folder of a tokenizer",
     )
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    config = read_json(folder / "config.json")
+    config = from_json(read_json(folder / "config.json"), str(folder / "config.json"))
     steps = complete_steps(folder / "checkpoints")
-    newest = read_checkpoint(folder / "checkpoints" / f"{stem(steps[-1])}.json") if steps else None
+    damaged: list[str] = []
+    newest = newest_checkpoint(folder / "checkpoints", damaged.append) if steps else None
     return {
         "run": str(folder),
-        "name": config["name"],
-        "model": config["model"],
-        "sources": [source["name"] for source in config["sources"]],
-        "plugins": list(config["plugins"]),
+        "name": config.name,
+        "model": attrs.asdict(config.model),
+        "sources": [source.name for source in config.sources],
+        "plugins": list(config.plugins),
         "checkpoints": steps,
+        "damaged": damaged,
         "step": newest.step if newest else 0,
         "parameters": int(newest.engine["weights"].size) if newest else None,
         "reasons": newest.record["reasons"] if newest else {},
     }
+
+
+def _tokenizer(folder: Path) -> dict[str, Any] | None:
+    """Return what the tokenizer saved in a folder is; None when no tokenizer plugin can load it."""
+    for entry in available().values():
+        if entry.kind != "tokenizer":
+            continue
+        try:
+            hooks = Hooks(register(create([Chosen(entry, {})])))
+            tokenizer = hooks.make_tokenizer(TokenizerRequest(lambda limit: iter(()), folder))
+        except AndreaError:
+            continue
+        files = sorted(path.name for path in folder.iterdir())
+        return {
+            "tokenizer": str(folder),
+            "plugin": entry.name,
+            "ids": tokenizer.size,
+            "bos": tokenizer.bos,
+            "fingerprint": tokenizer.fingerprint,
+            "files": files,
+        }
+    return None
 
 
 def _checkpoint(path: Path) -> dict[str, Any]:
@@ -85,7 +116,7 @@ def examine(experiment: str | None) -> dict[str, Any]:
     cards, reason = find_cards()
     problems: list[str] = []
     try:
-        plan(Request(experiment=experiment), lambda line: None)
+        create(plan(Request(experiment=experiment), lambda line: None).chosen)
     except AndreaError as error:
         problems.append(str(error))
     cache = cache_folder()
