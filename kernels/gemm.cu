@@ -48,39 +48,38 @@ __device__ __forceinline__ void write_element(const Output& out, int row, int co
   }
 }
 
-// N neighbours of one row; the common cases go out as one store.
-template <int N>
-__device__ __forceinline__ void write_neighbours(const Output& out, int row, int column, const float (&x)[N]) {
+// Four neighbours of one row; the common cases go out as one store.
+__device__ __forceinline__ void write_neighbours(const Output& out, int row, int column, const float (&x)[4]) {
   if (row >= out.m) return;
-  bool whole = column + N <= out.n;
+  int count = min(4, out.n - column);
+  bool whole = count == 4 && out.ldd % 4 == 0 && out.epilogue == PLAIN;
+  int64 at = row * out.ldd + column;
   if (out.parts) {
-    float* d = out.parts + ((int64)blockIdx.y * out.m + row) * out.n + column;
-    for (int i = 0; i < N; ++i)
-      if (column + i < out.n) d[i] = x[i];
-    return;
+    float* part = out.parts + ((int64)blockIdx.y * out.m + row) * out.n + column;
+    for (int i = 0; i < count; ++i) part[i] = x[i];
+  } else if (whole && out.wide && (uint64)out.d % 16 == 0) {
+    float4* d = (float4*)((float*)out.d + at);
+    float4 old = out.accumulate ? *d : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    *d = make_float4(old.x + x[0], old.y + x[1], old.z + x[2], old.w + x[3]);
+  } else if (whole && !out.accumulate && (uint64)out.d % 16 == 0) {
+    struct alignas(4 * sizeof(storage)) Four { storage x[4]; };
+    *(Four*)((storage*)out.d + at) = {to_storage(x[0]), to_storage(x[1]), to_storage(x[2]), to_storage(x[3])};
+  } else {
+    for (int i = 0; i < count; ++i) write_element(out, row, column + i, x[i]);
   }
-  if (whole && out.wide && out.epilogue == PLAIN && out.ldd % N == 0 && (uint64)out.d % (4 * N) == 0) {
-    struct alignas(4 * N) Vector { float x[N]; };
-    Vector* d = (Vector*)((float*)out.d + row * out.ldd + column);
-    Vector old = {};
-    if (out.accumulate) old = *d;
-#pragma unroll
-    for (int i = 0; i < N; ++i) old.x[i] = out.accumulate ? old.x[i] + x[i] : x[i];
-    *d = old;
-    return;
+}
+
+// Half a block's tile, 64 rows from `row`, on its way out through shared memory, so that whole rows are written.
+constexpr int HALF = 64, HALF_WIDTH = COLUMNS + 4;
+
+template <int THREADS>
+__device__ __forceinline__ void write_half(const Output& out, const float* half, int row, int column) {
+#pragma unroll 1
+  for (int i = threadIdx.x; i < HALF * COLUMNS / 4; i += THREADS) {
+    int at = i / (COLUMNS / 4), place = i % (COLUMNS / 4) * 4;
+    float4 x = *(const float4*)(half + at * HALF_WIDTH + place);
+    write_neighbours(out, row + at, column + place, {x.x, x.y, x.z, x.w});
   }
-  if (whole && !out.wide && !out.accumulate && out.epilogue == PLAIN && out.ldd % N == 0 &&
-      (uint64)out.d % (sizeof(storage) * N) == 0) {
-    struct alignas(sizeof(storage) * N) Vector { storage x[N]; };
-    Vector made;
-#pragma unroll
-    for (int i = 0; i < N; ++i) made.x[i] = to_storage(x[i]);
-    *(Vector*)((storage*)out.d + row * out.ldd + column) = made;
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < N; ++i)
-    if (column + i < out.n) write_element(out, row, column + i, x[i]);
 }
 
 // The tile of a block. Neighbouring blocks share rows of A and columns of B, so that both stay in the L2 cache.
@@ -143,7 +142,10 @@ __device__ __forceinline__ void put(float* tile, const float4 (&held)[LOADS]) {
 template <bool A_K_FIRST, bool B_K_FIRST>
 __device__ __forceinline__ void multiply(const float* a, const float* b, const Output& out, int k_all, int k_part,
                                          int64 lda, int64 ldb) {
-  __shared__ __align__(16) float a_tiles[2][DEPTH * WIDTH], b_tiles[2][DEPTH * WIDTH];
+  __shared__ __align__(16) float shared[HALF * HALF_WIDTH];
+  static_assert(4 * DEPTH * WIDTH <= HALF * HALF_WIDTH, "operands lie where half a tile goes out later");
+  auto a_tile = [&](int stage) { return shared + stage * DEPTH * WIDTH; };
+  auto b_tile = [&](int stage) { return shared + (2 + stage) * DEPTH * WIDTH; };
   int row, column;
   find_tile(out.m, out.n, row, column);
   int begin = blockIdx.y * k_part, end = min(k_all, begin + k_part);
@@ -156,8 +158,8 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, const O
   float4 a_held[LOADS], b_held[LOADS];
   fetch<A_K_FIRST>(a_held, a, lda, row, out.m, begin, end, a_aligned);
   fetch<B_K_FIRST>(b_held, b, ldb, column, out.n, begin, end, b_aligned);
-  put<A_K_FIRST>(a_tiles[0], a_held);
-  put<B_K_FIRST>(b_tiles[0], b_held);
+  put<A_K_FIRST>(a_tile(0), a_held);
+  put<B_K_FIRST>(b_tile(0), b_held);
   __syncthreads();
   int stage = 0;
   for (int k = begin; k < end; k += DEPTH, stage ^= 1) {
@@ -171,8 +173,8 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, const O
       float left[2][4], right[2][4];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        *(float4*)left[half] = *(const float4*)(a_tiles[stage] + i * WIDTH + half * 64 + ty * 4);
-        *(float4*)right[half] = *(const float4*)(b_tiles[stage] + i * WIDTH + half * 64 + tx * 4);
+        *(float4*)left[half] = *(const float4*)(a_tile(stage) + i * WIDTH + half * 64 + ty * 4);
+        *(float4*)right[half] = *(const float4*)(b_tile(stage) + i * WIDTH + half * 64 + tx * 4);
       }
 #pragma unroll
       for (int y = 0; y < 8; ++y)
@@ -181,21 +183,27 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, const O
           c[y / 4][y % 4][x / 4][x % 4] = fmaf(left[y / 4][y % 4], right[x / 4][x % 4], c[y / 4][y % 4][x / 4][x % 4]);
     }
     if (more) {
-      put<A_K_FIRST>(a_tiles[stage ^ 1], a_held);
-      put<B_K_FIRST>(b_tiles[stage ^ 1], b_held);
+      put<A_K_FIRST>(a_tile(stage ^ 1), a_held);
+      put<B_K_FIRST>(b_tile(stage ^ 1), b_held);
     }
     __syncthreads();
   }
 #pragma unroll
-  for (int y = 0; y < 8; ++y)
+  for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int x = 0; x < 2; ++x)
-      write_neighbours<4>(out, row + y / 4 * 64 + ty * 4 + y % 4, column + x * 64 + tx * 4, c[y / 4][y % 4][x]);
+    for (int y = 0; y < 4; ++y)
+#pragma unroll
+      for (int x = 0; x < 2; ++x)
+        *(float4*)(shared + (ty * 4 + y) * HALF_WIDTH + x * 64 + tx * 4) = *(const float4*)c[half][y][x];
+    __syncthreads();
+    write_half<THREADS>(out, shared, row + half * HALF, column);
+    __syncthreads();
+  }
 }
 
 #else
 // -- tensor cores -----------------------------------------------------------------------------------------------------
-// 2 x 2 warps, each 64 x 64 of D. A stage holds 128 bytes of k of both operands: [mn][k] tiles have rows of 128 bytes,
+// 2 x 2 warps, each 64 x 64 of D: of both halves of the rows 32, and half of the columns. A stage holds 128 bytes of k of both operands: [mn][k] tiles have rows of 128 bytes,
 // [k][mn] tiles rows of 128 elements.
 #include "mma.cuh"
 
@@ -213,19 +221,25 @@ __device__ __forceinline__ void copy_tile(uint32 tile, const storage* x, int64 l
   constexpr int CHUNKS = ROW_BYTES / CHUNK_BYTES, LINES = TILE_BYTES / ROW_BYTES;
   int chunk = threadIdx.x % CHUNKS, at = column + chunk * CHUNK;
   int valid = max(0, min(CHUNK, columns - at));
+  auto place = [&](int line) { return tile + tile_offset<ROW_BYTES>(line, chunk); };
+  auto source = [&](int line, int inside) { return inside ? x + (row + line) * ld + at : x; };
+  int first = threadIdx.x / CHUNKS;
+  if (aligned) {
 #pragma unroll
-  for (int line = threadIdx.x / CHUNKS; line < LINES; line += THREADS / CHUNKS) {
-    int inside = row + line < rows ? valid : 0;
-    const storage* from = inside ? x + (row + line) * ld + at : x;
-    uint32 to = tile + tile_offset<ROW_BYTES>(line, chunk);
-    if (aligned) {
-      copy_chunk(to, from, inside * (int)sizeof(storage));
-    } else {
-      alignas(16) storage held[CHUNK];
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) held[i] = i < inside ? from[i] : to_storage(0.0f);
-      store_chunk(to, *(const uint4*)held);
+    for (int i = 0; i < LINES; i += THREADS / CHUNKS) {
+      int inside = row + first + i < rows ? valid : 0;
+      copy_chunk(place(first + i), source(first + i, inside), inside * (int)sizeof(storage));
     }
+    return;
+  }
+#pragma unroll 1
+  for (int line = first; line < LINES; line += THREADS / CHUNKS) {
+    int inside = row + line < rows ? valid : 0;
+    const storage* from = source(line, inside);
+    alignas(16) storage held[CHUNK];
+#pragma unroll
+    for (int i = 0; i < CHUNK; ++i) held[i] = i < inside ? from[i] : to_storage(0.0f);
+    store_chunk(place(line), *(const uint4*)held);
   }
 }
 
@@ -247,7 +261,8 @@ __device__ __forceinline__ void multiply(const storage* a, const storage* b, con
   int begin = blockIdx.y * k_part, end = min(k_all, begin + k_part);
   bool a_aligned = lda % CHUNK == 0 && (uint64)a % 16 == 0, b_aligned = ldb % CHUNK == 0 && (uint64)b % 16 == 0;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int own_row = warp / 2 * 64, own_column = warp % 2 * 64;
+  int own_column = warp % 2 * 64;
+  auto own_row = [&](int block) { return block / 2 * HALF + warp / 2 * 32 + block % 2 * 16; };
 
   auto copy_stage = [&](int step) {
     int k = begin + step * DEPTH;
@@ -264,7 +279,7 @@ __device__ __forceinline__ void multiply(const storage* a, const storage* b, con
   for (int i = 0; i < M_BLOCKS; ++i)
 #pragma unroll
     for (int j = 0; j < N_BLOCKS; ++j) c[i][j][0] = c[i][j][1] = c[i][j][2] = c[i][j][3] = 0.0f;
-#pragma unroll
+#pragma unroll 1
   for (int step = 0; step < STAGES - 1; ++step) copy_stage(step);
   int steps = (end - begin + DEPTH - 1) / DEPTH;
   for (int step = 0; step < steps; ++step) {
@@ -277,8 +292,8 @@ __device__ __forceinline__ void multiply(const storage* a, const storage* b, con
       uint32 left[M_BLOCKS][4], right[N_BLOCKS / 2][4];
 #pragma unroll
       for (int i = 0; i < M_BLOCKS; ++i) {
-        if (A_K_FIRST) load_a_transposed<WIDE_BYTES, PAIRED>(left[i], a_tile, k * K_STEP, own_row + i * 16, lane);
-        else load_a<128>(left[i], a_tile, own_row + i * 16, k, lane);
+        if (A_K_FIRST) load_a_transposed<WIDE_BYTES, PAIRED>(left[i], a_tile, k * K_STEP, own_row(i), lane);
+        else load_a<128>(left[i], a_tile, own_row(i), k, lane);
       }
 #pragma unroll
       for (int j = 0; j < N_BLOCKS / 2; ++j) {
@@ -293,15 +308,21 @@ __device__ __forceinline__ void multiply(const storage* a, const storage* b, con
     }
   }
   await_copies<0>();
+  float* half_tile = (float*)shared;
 #pragma unroll
-  for (int i = 0; i < M_BLOCKS; ++i)
+  for (int half = 0; half < 2; ++half) {
+    __syncthreads();
 #pragma unroll
-    for (int j = 0; j < N_BLOCKS; ++j)
+    for (int i = 2 * half; i < 2 * half + 2; ++i)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float pair[2] = {c[i][j][2 * half], c[i][j][2 * half + 1]};
-        write_neighbours<2>(out, row + own_row + i * 16 + half * 8 + lane / 4, column + own_column + j * 8 + lane % 4 * 2, pair);
+      for (int j = 0; j < N_BLOCKS; ++j) {
+        float* at = half_tile + (own_row(i) - half * HALF + lane / 4) * HALF_WIDTH + own_column + j * 8 + lane % 4 * 2;
+        *(float2*)at = make_float2(c[i][j][0], c[i][j][1]);
+        *(float2*)(at + 8 * HALF_WIDTH) = make_float2(c[i][j][2], c[i][j][3]);
       }
+    __syncthreads();
+    write_half<THREADS>(out, half_tile, row + half * HALF, column);
+  }
 }
 #endif
 

@@ -207,7 +207,7 @@ def cell_of(
 def _tensor_cell(
     tiles: tuple[Tiles, Tiles, Tiles], row: int, limit: int
 ) -> tuple[dict[str, str], tuple[Launch, Launch, Launch]]:
-    """Return tiles that fit: a block holds its own rows (twice in the backward) and two stages of what it walks over."""
+    """Return tiles that fit: a block holds its own rows (the backward two of them) and two stages of the other side."""
     macros: dict[str, str] = {}
     launches = []
     for name, own, extra, choice in zip(("FORWARD", "QUERY", "KEY"), (1, 2, 2), (0, 0, ROW_BYTES), tiles, strict=True):
