@@ -211,7 +211,13 @@ def register(plugins: Sequence[tuple[str, Any]]) -> pluggy.PluginManager:
             manager.register(target, name)
         except pluggy.PluginValidationError as error:
             raise AndreaError(f"plugin {name}: {error}", "docs/plugins.md lists every hook and its arguments") from None
-        for caller in manager.get_hookcallers(target) or []:
+        callers = manager.get_hookcallers(target)
+        if not callers:
+            raise AndreaError(
+                f"plugin {name} implements no hook",
+                "its entry point names the class, or the module with the decorated functions",
+            )
+        for caller in callers:
             for impl in caller.get_hookimpls():
                 if impl.plugin_name == name and (impl.tryfirst or impl.trylast or impl.wrapper or impl.hookwrapper):
                     raise AndreaError(f"plugin {name}: {caller.name} must not ask for tryfirst, trylast or a wrapper")
