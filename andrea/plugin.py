@@ -62,7 +62,7 @@ def option_fields(cls: type) -> list[attrs.Attribute[Any]]:
     """Return the option fields of a plugin class, in the order they are written."""
     if not attrs.has(cls):
         return []
-    return [f for f in attrs.fields(cls) if f.metadata.get(_ROLE) != "state" and not f.name.startswith("_")]
+    return [f for f in attrs.fields(cls) if f.init and f.metadata.get(_ROLE) != "state" and not f.name.startswith("_")]
 
 
 def option_help(field: attrs.Attribute[Any]) -> str:

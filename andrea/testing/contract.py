@@ -52,7 +52,7 @@ def check_plugin_object(target: Any, name: str, /, **options: Any) -> None:
         As of `check_plugin`.
     """
     with subject(name, target, options) as tested:
-        tested.new()  # a wrong option is an error of the caller's, not a broken contract
+        tested.check_options()
         faults = {contract: fault_of(contract, tested) for contract in contracts_of(tested.kind)}
     if broken := [_told(contract, fault) for contract, fault in faults.items() if fault is not None]:
         raise ContractError(f"{name} breaks {len(broken)} of {len(faults)} contracts\n" + "\n".join(broken))

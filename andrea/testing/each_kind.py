@@ -150,23 +150,32 @@ def _same_tokenizer(first: Tokenizer, second: Tokenizer, how: str) -> None:
 # -- source and filter -------------------------------------------------------------------------------------------------
 
 
-def _documents(subject: Subject, plugin: Any) -> Any:
-    spec = SourceSpec("tested", subject.name, subject.options)
+def _open(subject: Subject, plugin: Any) -> Any:
     try:
-        documents = plugin.open_source(spec=spec)
-        count = sum(1 for _ in documents)
+        return plugin.open_source(spec=SourceSpec("tested", subject.name, subject.options))
     except AndreaError as error:
-        raise ContractError(f"{error}\nthe contract reads a source with the options that the test gives") from None
-    if not count:
-        raise ContractError("there is no document with these options")
-    return documents
+        raise _without_text(error) from None
+
+
+def _read(documents: Any) -> list[Any]:
+    try:
+        read = list(documents)
+    except AndreaError as error:
+        raise _without_text(error) from None
+    if not read:
+        raise ContractError("it gives no document")
+    return read
+
+
+def _without_text(error: AndreaError) -> ContractError:
+    return ContractError(f"{error}\na reader is tested with the options that the tester gives")
 
 
 @contract("source")
 def source_gives_documents(subject: Subject) -> None:
     """It gives documents that have a text, a name and a group."""
     faults = []
-    for document in _documents(subject, subject.new()):
+    for document in _read(_open(subject, subject.new())):
         if not isinstance(document, Document):
             raise ContractError(f"it gives a {type(document).__name__}, not a Document")
         wrong = [n for n in ("text", "name", "group") if not isinstance(getattr(document, n), str)]
@@ -180,11 +189,11 @@ def source_gives_documents(subject: Subject) -> None:
 def source_is_read_again(subject: Subject) -> None:
     """Iterating twice, also at once, and opening twice gives the same documents."""
     plugin = subject.new()
-    documents = _documents(subject, plugin)
-    first = list(documents)
+    documents = _open(subject, plugin)
+    first = _read(documents)
     for what, other in (
-        ("read again", list(documents)),
-        ("opened again", list(_documents(subject, plugin))),
+        ("read again", _read(documents)),
+        ("opened again", _read(_open(subject, plugin))),
         ("read twice at once", [one for one, _ in zip(documents, documents, strict=False)]),
     ):
         for number, (one, two) in enumerate(zip_longest(first, other)):

@@ -12,6 +12,7 @@ from typing import Any
 from attrs import field, frozen
 
 from andrea.checkpoint import Snapshot, newest_checkpoint
+from andrea.errors import AndreaError
 from andrea.registry import make
 from andrea.testing.steps import made_up_sources, write_sources
 from andrea.testing.watch import Walk, walk
@@ -91,6 +92,15 @@ class Subject:
     def new(self) -> Any:
         """Return a fresh plugin object; a module is always the same."""
         return make(self.target, self.name, {} if self.kind == "source" else self.options)
+
+    def check_options(self) -> None:
+        """Raise `AndreaError` on wrong options: the tester's error, and no broken contract."""
+        try:
+            self.new()
+        except AndreaError:
+            raise
+        except Exception:  # the plugin's own, and the contracts will tell of it
+            return
 
     def walk(self, steps: int = WHOLE, cut: int = 0, pulls: int = 1, repeat: int = 0) -> Walk:
         """Return a watched run of `steps` steps, resumed from a checkpoint file at step `cut`.
