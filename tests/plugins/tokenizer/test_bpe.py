@@ -1,6 +1,7 @@
 """tokenizer.bpe learns merges through the library and loses no byte."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -151,3 +152,16 @@ def test_foreign_ids_are_refused(wrong):
 def test_runs_join_to_the_data(data):
     """Stretches of UTF-8 and of other bytes are the data, cut."""
     assert b"".join(raw or text.encode() for text, raw in utf8_runs(data)) == data
+
+
+@pytest.mark.parametrize("unit", [b"a", b"\xff", b"house "])
+def test_time_is_linear(unit):
+    """Twice as much hostile text takes about twice as long."""
+    seconds = []
+    for size in (250_000, 500_000):
+        start = time.process_time()
+        ids = TOKENIZER.encode(unit * (size // len(unit)))
+        seconds.append(time.process_time() - start)
+        assert len(ids) >= size / 40
+    # Quadratic time would give 4; 50 ms are allowed for the noise of a busy machine in very short runs.
+    assert seconds[1] < 4 * seconds[0] + 0.05
