@@ -26,7 +26,8 @@ from andrea.types import Precision
 ALIGNMENT = 256
 VOCABULARY_MULTIPLE = 128
 ORDER_CHUNK = 512  # as in kernels/token_order.cu
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1}
+DECODE_CAPACITY = 64  # ids of a row that the card chooses before the host looks
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1}
 
 
 def padded_vocabulary(vocabulary: int) -> int:
@@ -163,8 +164,20 @@ def _plan_step(plan: MemoryPlan, config: EngineConfig, placement: Placement) -> 
     plan.add("square_sums", "partial sums of the gradient norm", (Elementwise.norm_sums(placement.size),), "float32")
     if model.norm_affine:
         plan.add("norm_shares", "shares of dgamma and dbeta", (Elementwise.norm_partials(N, C),), "float32")
-    plan.add("decode_ids", "newest id of each row", (config.batch_size,), "int32")
-    plan.add("decode_positions", "its position; -1: idle", (config.batch_size,), "int32")
+    _plan_decoding(plan, config.batch_size, config.vocabulary)
+
+
+def _plan_decoding(plan: MemoryPlan, B: int, vocabulary: int) -> None:
+    """Plan what the choice of the next ids needs."""
+    plan.add("decode_ids", "newest id of each row", (B,), "int32")
+    plan.add("decode_positions", "its position; -1: idle", (B,), "int32")
+    plan.add("decode_counts", "ids chosen since the host looked", (B,), "int32")
+    plan.add("sample_options", "temperature, top-p, penalty, top-k", (4,), "float64")
+    plan.add("decode_uniforms", "random numbers", (B, DECODE_CAPACITY), "float64")
+    plan.add("decode_seen", "ids already in the row", (B, vocabulary), "uint8")
+    plan.add("decode_tokens", "ids chosen", (B, DECODE_CAPACITY), "int32")
+    plan.add("sample_weights", "scratch of the choice", (B, vocabulary), "float64")
+    plan.add("sample_keys", "scratch of the choice", (B, vocabulary), "int64")
 
 
 def _plan_activations(plan: MemoryPlan, config: EngineConfig, storage: str) -> None:
@@ -329,6 +342,18 @@ class Pinned:
         buffer, start = self._arena.plan[name], self._arena.plan.offsets[name] - self._start
         flat = self._bytes[start : start + buffer.bytes].view(dtype or buffer.dtype)
         return flat if dtype else flat.reshape(buffer.shape)
+
+    def copy_in(self, stream: int) -> None:
+        """Copy the mirror to the card, in the order of the stream."""
+        from andrea.engine.launcher import check, driver
+
+        check(driver().cuMemcpyHtoDAsync(self.address, self.host, self.size, stream), "cuMemcpyHtoDAsync")
+
+    def copy_out(self, stream: int) -> None:
+        """Copy from the card to the mirror, in the order of the stream."""
+        from andrea.engine.launcher import check, driver
+
+        check(driver().cuMemcpyDtoHAsync(self.host, self.address, self.size, stream), "cuMemcpyDtoHAsync")
 
     def close(self) -> None:
         """Give the memory back."""

@@ -2,120 +2,200 @@
 
 A layer's cache lies in its ``preactivation`` buffer, which training does not need between steps: keys [B, H, T, D],
 then values, behind the first row, which is where prompts are read, one after the other. So a row's numbers never
-depend on its neighbours. The next id is chosen on the host by `andrea.engine.sampling`, as in the reference engine.
+depend on its neighbours. The next id is chosen on the card, by the rule of `andrea.engine.sampling`, so that the host
+only looks every `CAPACITY` ids; a row that has met a stop meanwhile is cut on the host.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from attrs import define, field
+from attrs import define
 
 from andrea.engine import GenerateOptions, Tokens
+from andrea.engine.buffers import DECODE_CAPACITY, Pinned
 from andrea.engine.forward import forward
+from andrea.engine.graph import Graph
 from andrea.engine.launcher import check, driver
 from andrea.engine.machine import Machine
-from andrea.engine.sampling import check_options, choose, window_start
+from andrea.engine.sampling import check_options, window_start
 from andrea.rng import Draws
-
-Logits = npt.NDArray[np.float32]
 
 
 @define(eq=False)
 class Row:
-    """One text as it grows: its number among all prompts, its ids, and the window that the cache holds."""
+    """One text as it grows: its number among all prompts, its ids, and where the window starts that the cache holds."""
 
     number: int
     ids: list[int]
     prompt: int
-    cached_from: int = 0
-    cached_to: int = 0
-    done: bool = field(default=False)
+    cached_from: int = -1
+    done: bool = False
 
-    def starts_anew(self, context: int) -> bool:
-        """Whether the cache does not hold all ids of the window but the newest."""
-        return not self.cached_to or window_start(len(self.ids), context) != self.cached_from
+    @property
+    def position(self) -> int:
+        """Where the newest id stands in the window."""
+        return len(self.ids) - 1 - self.cached_from
 
 
-def generate(
-    m: Machine,
-    prompts: Sequence[npt.ArrayLike],
-    options: GenerateOptions,
-    prefill: Callable[[dict[int, list[int]]], dict[int, Logits]],
-    advance: Callable[[dict[int, tuple[int, int]]], dict[int, Logits]],
-) -> list[Tokens]:
-    """Return the ids added to each prompt.
+class Decoder:
+    """Rows of text on the card.
 
     Parameters
     ----------
-    prefill
-        From the windows of some places of the batch to the logits after each, filling their caches.
-    advance
-        From (id, position) of some places to the logits after each.
+    machine
+        A card that is set up.
+    ids
+        Mirror of the step's inputs, whose first row takes prompts.
     """
-    check_options(options)
-    rows = [Row(i, np.asarray(p, dtype=np.int64).reshape(-1).tolist(), 0) for i, p in enumerate(prompts)]
-    for row in rows:
-        row.prompt = len(row.ids)
-        if not row.ids or min(row.ids) < 0 or max(row.ids) >= m.config.vocabulary:
-            raise ValueError(f"a prompt needs at least one id, all in [0, {m.config.vocabulary})")
-    for first in range(0, len(rows), m.B):
-        batch = rows[first : first + m.B]
-        for index in range(options.max_tokens):
-            active = {place: row for place, row in enumerate(batch) if not row.done}
-            if not active:
-                break
-            _extend(m, active, options, index, prefill, advance)
-    return [np.array(row.ids[row.prompt :], dtype=np.int32) for row in rows]
+
+    def __init__(self, machine: Machine, ids: Pinned) -> None:
+        self._machine, self._ids = machine, ids
+        self._state = Pinned(machine.arena, "decode_ids", "decode_seen")
+        self._tokens = Pinned(machine.arena, "decode_tokens", "decode_tokens")
+        self._graph: Graph | None = None
+
+    def prepare(self, graph: bool) -> None:
+        """Launch everything once, on no rows, and record one position as a graph if wanted."""
+        self._state.view("decode_positions")[...] = -1
+        self._state.copy_in(self._machine.stream)
+        self._read_prompt(0, [0])
+        one_position(self._machine)
+        self._wait()
+        if graph:
+            self._graph = Graph(self._machine.stream, lambda: one_position(self._machine))
+
+    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
+        """Return the ids added to each prompt; see `andrea.engine.Engine.generate`."""
+        check_options(options)
+        rows = [Row(i, np.asarray(p, dtype=np.int64).reshape(-1).tolist(), 0) for i, p in enumerate(prompts)]
+        for row in rows:
+            row.prompt = len(row.ids)
+            if not row.ids or min(row.ids) < 0 or max(row.ids) >= self._machine.config.vocabulary:
+                raise ValueError(f"a prompt needs at least one id, all in [0, {self._machine.config.vocabulary})")
+        for first in range(0, len(rows), self._machine.B):
+            batch = rows[first : first + self._machine.B]
+            made = 0
+            while made < options.max_tokens and not all(row.done for row in batch):
+                made += self._extend(batch, options, made)
+        return [np.array(row.ids[row.prompt :], dtype=np.int32) for row in rows]
+
+    def _extend(self, batch: list[Row], options: GenerateOptions, made: int) -> int:
+        """Add ids to every row that is not done; returns how many."""
+        T = self._machine.T
+        active = {place: row for place, row in enumerate(batch) if not row.done}
+        for place, row in active.items():
+            start = window_start(len(row.ids), T)
+            if start != row.cached_from:
+                row.cached_from = start
+                self._read_prompt(place, row.ids[start:])
+        room = min(T - row.position for row in active.values())
+        count = min(DECODE_CAPACITY, options.max_tokens - made, room)
+        self._write_state(active, options, made, count)
+        for _ in range(count):
+            if self._graph is None:
+                one_position(self._machine)
+            else:
+                self._graph.launch()
+        self._tokens.copy_out(self._machine.stream)
+        self._wait()
+        for place, row in active.items():
+            take(row, self._tokens.view("decode_tokens")[place, :count].tolist(), options.stop)
+        return count
+
+    def _write_state(self, active: dict[int, Row], options: GenerateOptions, made: int, count: int) -> None:
+        """Copy newest ids, positions, options, random numbers and ids already seen to the card."""
+        names = ("decode_ids", "decode_positions", "decode_counts", "decode_uniforms", "decode_seen")
+        ids, positions, counts, uniforms, seen = (self._state.view(name) for name in names)
+        ids[...], positions[...], counts[...], seen[...] = 0, -1, 0, 0
+        given = (options.temperature, options.top_p, options.repetition_penalty, options.top_k)
+        self._state.view("sample_options")[...] = given
+        for place, row in active.items():
+            ids[place], positions[place] = row.ids[-1], row.position
+            seen[place, row.ids] = 1
+            if options.temperature > 0:
+                for i in range(count):
+                    uniforms[place, i] = Draws(options.seed, "generate", row.number, made + i).uniform(1)[0]
+        self._state.copy_in(self._machine.stream)
+
+    def _read_prompt(self, place: int, window: list[int]) -> None:
+        """Run the model on one window and put its keys and values into the caches of a place."""
+        self._wait()  # the mirror may still be on its way from the prompt before
+        ids = self._ids.view("ids")[0]
+        ids[:] = 0
+        ids[: len(window)] = window
+        self._ids.copy_in(self._machine.stream)
+        m = self._machine
+        forward(m, m.at("ids"), 1)
+        for i in range(m.layers):
+            m.attention.cache(m.at(f"layer{i}.qkv"), *caches(m, i), 1, m.T, place, m.T, m.stream)
+
+    def _wait(self) -> None:
+        check(driver().cuStreamSynchronize(self._machine.stream), "cuStreamSynchronize")
+
+    def close(self) -> None:
+        """Give graph and mirrors back."""
+        if self._graph is not None:
+            self._graph.close()
+        self._state.close()
+        self._tokens.close()
 
 
-def _extend(
-    m: Machine,
-    active: dict[int, Row],
-    options: GenerateOptions,
-    index: int,
-    prefill: Callable[[dict[int, list[int]]], dict[int, Logits]],
-    advance: Callable[[dict[int, tuple[int, int]]], dict[int, Logits]],
-) -> None:
-    """Add one id to every active row."""
-    anew = {place: row for place, row in active.items() if row.starts_anew(m.T)}
-    for row in anew.values():
-        row.cached_from = window_start(len(row.ids), m.T)
-    logits: dict[int, Logits] = {}
-    if anew:
-        logits |= prefill({place: row.ids[row.cached_from :] for place, row in anew.items()})
-    if rest := {place: row for place, row in active.items() if place not in anew}:
-        logits |= advance({p: (row.ids[-1], len(row.ids) - 1 - row.cached_from) for p, row in rest.items()})
-    for place, row in active.items():
-        row.cached_to = len(row.ids)
-        uniform = float(Draws(options.seed, "generate", row.number, index).uniform(1)[0])
-        row.ids.append(choose(logits[place], options, row.ids, uniform))
-        row.done = row.ids[-1] in options.stop
+def take(row: Row, ids: list[int], stop: tuple[int, ...]) -> None:
+    """Append ids to a row up to the first that ends it."""
+    for one in ids:
+        if one < 0:
+            raise ValueError("a logit is not finite: the weights are damaged")
+        row.ids.append(one)
+        if one in stop:
+            row.done = True
+            return
 
 
-def decode(m: Machine) -> None:
-    """Run the model on one position of each row; leaves B rows of logits."""
+def one_position(m: Machine) -> None:
+    """Run the model on the newest id of each row and choose the next."""
     x, y, qkv, hidden = m.at("dstream"), m.at("dbranch"), m.at("dqkv"), m.at("dhidden")
     ids, positions, branch = m.at("decode_ids"), m.at("decode_positions"), m.at("branch")
     embed, position = m.weight("embed"), m.weight("position")
     m.elementwise.launch("k_decode_embed", m.B, 128, ids, positions, embed, position, x, m.C)
     for i in range(m.layers):
         layer = f"layer{i}"
-        _norm(m, f"{layer}.ln1", add=i > 0)
+        norm(m, f"{layer}.ln1", add=i > 0)
         m.product(y, m.weight(f"{layer}.w_qkv"), qkv, m.B, m.C, 3 * m.C)
         m.attention.decode(qkv, *caches(m, i), positions, y, m.B, m.T, m.stream)
         m.product(y, m.weight(f"{layer}.w_o"), branch, m.B, m.C, m.C)
-        _norm(m, f"{layer}.ln2")
+        norm(m, f"{layer}.ln2")
         m.product(y, m.weight(f"{layer}.w_1"), hidden, m.B, m.C, m.F)
         m.elementwise.gelu_fwd(hidden, hidden, m.B * m.F)
         m.product(hidden, m.weight(f"{layer}.w_2"), branch, m.B, m.F, m.C)
-    _norm(m, "final")
+    norm(m, "final")
     m.product_transposed(y, m.weight(m.head), m.at("logits"), m.B, m.C, m.V)
+    sample(m)
 
 
-def _norm(m: Machine, name: str, add: bool = True) -> None:
+def sample(m: Machine) -> None:
+    """Choose the next id of each row from B rows of logits."""
+    names = ("decode_ids", "decode_positions", "decode_counts", "decode_tokens")
+    scratch = m.at("sample_weights"), m.at("sample_keys")
+    m.elementwise.launch(
+        "k_sample",
+        m.B,
+        1024,
+        m.at("logits"),
+        m.config.vocabulary,
+        m.V,
+        m.at("sample_options"),
+        m.at("decode_seen"),
+        m.at("decode_uniforms"),
+        *scratch,
+        *(m.at(name) for name in names),
+        DECODE_CAPACITY,
+    )
+
+
+def norm(m: Machine, name: str, add: bool = True) -> None:
     """Add the branch to the stream, then normalise it."""
     x, y, statistics = m.at("dstream"), m.at("dbranch"), (m.at("final.mean"), m.at("final.rstd"))
     if add:
@@ -128,23 +208,3 @@ def caches(m: Machine, i: int) -> tuple[int, int]:
     """Return the addresses of a layer's cached keys and values; a single row has its cache where its prompt was."""
     start = m.T * m.F if m.B > 1 else 0
     return m.at(f"layer{i}.preactivation", start), m.at(f"layer{i}.preactivation", start + m.N * m.C)
-
-
-def read_prompt(m: Machine, place: int) -> None:
-    """Run the model on the first row of ``ids`` and put its keys and values into the caches of a place."""
-    forward(m, m.at("ids"), 1)
-    for i in range(m.layers):
-        m.attention.cache(m.at(f"layer{i}.qkv"), *caches(m, i), 1, m.T, place, m.T, m.stream)
-
-
-def read_logits(m: Machine, rows: Sequence[int]) -> list[Logits]:
-    """Return rows of the logits as float32 (V,), padding cut off; waits for the card."""
-    V, storage = m.config.vocabulary, m.precision.storage
-    raw = np.empty((len(rows), V), dtype={"float32": np.float32, "float16": np.float16}.get(storage, np.uint16))
-    for line, row in zip(raw, rows, strict=True):
-        address = m.at("logits", row * m.V)
-        check(driver().cuMemcpyDtoHAsync(line.ctypes.data, address, line.nbytes, m.stream), "cuMemcpyDtoHAsync")
-    check(driver().cuStreamSynchronize(m.stream), "cuStreamSynchronize")
-    if storage == "bfloat16":  # the upper half of a float32
-        return list((raw.astype(np.uint32) << 16).view(np.float32))
-    return list(raw.astype(np.float32))

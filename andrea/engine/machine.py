@@ -28,7 +28,7 @@ from andrea.engine.launcher import Kernels, check, driver, upload
 from andrea.errors import AndreaError
 from andrea.types import Device, Precision
 
-OWN_FILES = ("decode", "token_order")
+OWN_FILES = ("decode", "sample", "token_order")
 STREAM_NON_BLOCKING = 1
 RESERVE = 256 << 20  # bytes left to the driver and to libraries that load code when it is first used
 

@@ -7,7 +7,7 @@ from andrea.engine.elementwise import STATE, blocks_for
 from andrea.engine.machine import Machine
 
 ORDER_THREADS = 256  # as in kernels/token_order.cu
-LOSS_SCALE_OFFSET = int((STATE.fields or {})["loss_scale"][1])
+LOSS_SCALE_OFFSET = int(STATE.fields["loss_scale"][1])  # type: ignore[index]
 
 
 def loss_gradient(m: Machine, targets: int, row_losses: int) -> None:

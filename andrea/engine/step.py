@@ -19,7 +19,7 @@ from andrea.engine.compiler import architecture_of, compiler_version, kernel_dig
 from andrea.engine.elementwise import STATE, initial_state
 from andrea.engine.forward import forward
 from andrea.engine.gemm import CublasLt, Table
-from andrea.engine.generate import Logits, decode, generate, read_logits, read_prompt
+from andrea.engine.generate import Decoder
 from andrea.engine.graph import Graph
 from andrea.engine.launcher import check, download, driver, upload
 from andrea.engine.machine import build_machine, check_support, current_context
@@ -74,7 +74,7 @@ class CudaEngine:
         arena = self._machine.arena
         self._inputs = Pinned(arena, "ids", "learning_rate")
         self._results = Pinned(arena, "row_losses", "train_state")
-        self._next = Pinned(arena, "decode_ids", "decode_positions")
+        self._decoder = Decoder(self._machine, self._inputs)
         self._state = self._results.view("train_state", STATE)
         self._marks = [check(self._driver.cuEventCreate(0), "cuEventCreate") for _ in range(2)]
         self._graph: Graph | None = None
@@ -102,12 +102,12 @@ class CudaEngine:
         self._inputs.view("learning_rate")[0] = rate
         self._scale_of_step = float(self._state["loss_scale"][0])
         self._mark(0)
-        self._copy_in(self._inputs)
+        self._inputs.copy_in(self._machine.stream)
         if self._graph is None:
             self._record()
         else:
             self._graph.launch()
-        self._copy_out(self._results)
+        self._results.copy_out(self._machine.stream)
         self._mark(1)
         launched = time.perf_counter()
         self._wait()
@@ -133,10 +133,9 @@ class CudaEngine:
         for name, given in (("ids", inputs), ("targets", targets)):
             if given.shape != shape:
                 raise ValueError(f"a step takes {shape} ids, not {given.shape}")
-            kept = self._inputs.view(name)
-            kept[...] = given
-            if int(kept.view(np.uint32).max()) >= self.config.vocabulary:  # negative ids are huge without a sign
+            if int(given.max()) >= self.config.vocabulary or int(given.min()) < 0:
                 raise ValueError(f"{name} outside [0, {self.config.vocabulary})")
+            self._inputs.view(name)[...] = given
 
     def _record(self) -> None:
         """Launch one whole step: all micro-batches, clipping, update."""
@@ -152,13 +151,13 @@ class CudaEngine:
 
     def _prepare(self) -> None:
         """Launch everything once on zeros, so that code is loaded and products are prepared, then record the graph."""
+        graph = bool(self.config.options.get("graph", True))
         self._place({}, self._fresh_state())
         self._record()
         self._evaluate_batch()
-        decode(self._machine)
-        read_prompt(self._machine, 0)
+        self._decoder.prepare(graph)
         self._wait()
-        if self.config.options.get("graph", True):
+        if graph:
             self._graph = Graph(self._machine.stream, self._record)
 
     def _probe(self, probes: Mapping[str, tuple[Tokens, Tokens]] | None) -> dict[str, float]:
@@ -214,9 +213,9 @@ class CudaEngine:
             ids, wanted = self._inputs.view("ids")[: m.B], self._inputs.view("targets")[: m.B]
             ids[...], wanted[...] = 0, -1
             ids[:count, :T], wanted[:count, :T] = inputs[rows], targets[rows]
-            self._copy_in(self._inputs)
+            self._inputs.copy_in(self._machine.stream)
             self._evaluate_batch()
-            self._copy_out(self._results)
+            self._results.copy_out(self._machine.stream)
             self._wait()
             result[rows] = self._results.view("row_losses")[:count]
         return result
@@ -239,26 +238,7 @@ class CudaEngine:
     def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
         """Return the ids added to each prompt; see `Engine.generate`."""
         self._use_card()
-        return generate(self._machine, prompts, options, self._prefill, self._advance)
-
-    def _prefill(self, windows: dict[int, list[int]]) -> dict[int, Logits]:
-        ids, found = self._inputs.view("ids")[0], {}
-        for place, window in windows.items():
-            ids[:] = 0
-            ids[: len(window)] = window
-            self._copy_in(self._inputs)
-            read_prompt(self._machine, place)
-            found[place] = read_logits(self._machine, [len(window) - 1])[0]
-        return found
-
-    def _advance(self, newest: dict[int, tuple[int, int]]) -> dict[int, Logits]:
-        ids, positions = self._next.view("decode_ids"), self._next.view("decode_positions")
-        ids[...], positions[...] = 0, -1
-        for place, (one, position) in newest.items():
-            ids[place], positions[place] = one, position
-        self._copy_in(self._next)
-        decode(self._machine)
-        return dict(zip(newest, read_logits(self._machine, list(newest)), strict=True))
+        return self._decoder.generate(prompts, options)
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -359,8 +339,9 @@ class CudaEngine:
         self._wait()
         if self._graph is not None:
             self._graph.close()
-        for pinned in (self._inputs, self._results, self._next):
-            pinned.close()
+        self._decoder.close()
+        self._inputs.close()
+        self._results.close()
         for mark in self._marks:
             check(self._driver.cuEventDestroy(mark), "cuEventDestroy")
         self._machine.close()
@@ -372,14 +353,6 @@ class CudaEngine:
         if self._context is None:
             raise RuntimeError("the engine is closed")
         check(self._driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
-
-    def _copy_in(self, pinned: Pinned) -> None:
-        answer = self._driver.cuMemcpyHtoDAsync(pinned.address, pinned.host, pinned.size, self._machine.stream)
-        check(answer, "cuMemcpyHtoDAsync")
-
-    def _copy_out(self, pinned: Pinned) -> None:
-        answer = self._driver.cuMemcpyDtoHAsync(pinned.host, pinned.address, pinned.size, self._machine.stream)
-        check(answer, "cuMemcpyDtoHAsync")
 
     def _mark(self, index: int) -> None:
         check(self._driver.cuEventRecord(self._marks[index], self._machine.stream), "cuEventRecord")

@@ -20,6 +20,7 @@ from andrea.engine.elementwise import CHUNK, STATE
 from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.network import add_gradients, tensors
 from andrea.engine.reference import ReferenceEngine
+from andrea.engine.sampling import choose
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
 from andrea.types import Device, Precision
 
@@ -226,10 +227,9 @@ def k_working_copy(chunks, weights, copies, state):
     for c in array(chunks, SHAPE["chunks"], dtype=CHUNK):
         if c["copy"] < 0:
             continue
-        for element in range(0, int(c["size"]), 32):  # rows are multiples of 32 wide
-            line, column = divmod(int(c["column"]) + element, int(c["row"]))
-            to = array(copies + 4 * (int(c["copy"]) + line * int(c["stride"]) + column), 32)
-            to[:] = array(weights + 4 * (int(c["parameter"]) + element), 32)
+        assert c["stride"] == c["row"] or c["column"] + c["size"] <= c["row"]  # so its copy is one piece
+        to = array(copies + 4 * (int(c["copy"]) + int(c["column"])), c["size"])
+        to[:] = array(weights + 4 * int(c["parameter"]), c["size"])
 
 
 def k_loss_scale(state, window):
@@ -257,6 +257,23 @@ def k_order_place(ids, counts, starts, order, N, V):
     for i, one in enumerate(array(ids, N, dtype=np.int32)):
         array(order, N, dtype=np.int32)[array(starts, V, dtype=np.int32)[one] + table[i // 512, one]] = i
         table[i // 512, one] += 1
+
+
+def k_sample(logits, V, stride, options, seen, uniforms, weights, keys, ids, positions, counts, tokens, capacity):
+    B = SHAPE["B"]
+    temperature, top_p, penalty, top_k = array(options, 4, dtype=np.float64)
+    chosen = GenerateOptions(temperature=temperature, top_p=float(top_p), repetition_penalty=penalty, top_k=int(top_k))
+    for row in range(B):
+        if array(positions, B, dtype=np.int32)[row] < 0:
+            continue
+        count = array(counts, B, dtype=np.int32)[row]
+        history = np.flatnonzero(array(seen, B, V, dtype=np.uint8)[row])
+        uniform = array(uniforms, B, capacity, dtype=np.float64)[row, count]
+        one = choose(array(logits, B, stride)[row, :V], chosen, history, uniform)
+        array(tokens, B, capacity, dtype=np.int32)[row, count] = array(ids, B, dtype=np.int32)[row] = one
+        array(seen, B, V, dtype=np.uint8)[row, one] = 1
+        array(positions, B, dtype=np.int32)[row] += 1
+        array(counts, B, dtype=np.int32)[row] += 1
 
 
 class HostAttention:
@@ -459,7 +476,10 @@ def test_greedy_text_is_the_references(opened):
         engine.train_step(step, *random_batch(SMALL))
     reference.import_state(engine.export_state())
     prompts = [[1], list(range(5)), list(range(40)), [7, 7], [139]]
-    for options in (GenerateOptions(24, temperature=0), GenerateOptions(9, top_k=20, seed=4, stop=(3, 77))):
+    for options in (
+        GenerateOptions(24, temperature=0),
+        GenerateOptions(70, top_k=20, repetition_penalty=1.3, seed=4, stop=(3,)),
+    ):
         got, want = engine.generate(prompts, options), reference.generate(prompts, options)
         assert [row.tolist() for row in got] == [row.tolist() for row in want]
     reference.close()

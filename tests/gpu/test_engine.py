@@ -342,7 +342,37 @@ def test_memory_is_what_was_planned_and_stays(opened):
     assert engine.measured_memory() == measured
 
 
-def test_zero_learning_rate_horizon_keeps_schedule(opened):
+@pytest.mark.parametrize(
+    ("model", "vocabulary", "precision", "limit"),
+    [(ModelConfig(6, 12, 384), 4353, "fp32", 8e9), (ModelConfig(12, 12, 768), 8449, "fp16", 12e9)],
+)
+def test_family_trains_under_the_promised_cap(opened, model, vocabulary, precision, limit):
+    """12M in fp32 trains in 8 GB at batch 8, and 120M in fp16 in 12 GB."""
+    config = EngineConfig(model, vocabulary, batch_size=8, schedule=FAST)
+    engine = opened(config, PRECISIONS[precision], arena_limit=int(limit))
+    losses = [engine.train_step(step, *random_batch(config)).row_losses.mean() for step in range(3)]
+    assert losses[2] < losses[0]
+    assert engine.measured_memory() < limit
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_thousand_repeats_are_equal(opened, precision):
+    """The same step at a rate of zero, 1000 times: loss and norm always, all gradients every 100th time."""
+    still = ScheduleConfig(steps=10**9, warmup_steps=0, peak=1e-60)  # 0 in float32
+    config = EngineConfig(ModelConfig(1, 12, 384, context=256), 1000, batch_size=16, schedule=still)
+    engine = opened(config, PRECISIONS[precision])
+    batch, seen = random_batch(config), set()
+    for step in range(1000):
+        result = engine.train_step(step, *batch)
+        gradients = b"".join(g.tobytes() for g in engine.gradients().values()) if step % 100 == 0 else b""
+        seen.add((result.row_losses.tobytes(), result.grad_norm))
+        if step == 0:
+            first = gradients
+        assert gradients in (b"", first)
+    assert len(seen) == 1
+
+
+def test_rate_moves_inside_the_graph(opened):
     """The rate of a step is the schedule's, and moves inside the captured graph."""
     config = evolve(SMALL, schedule=ScheduleConfig(steps=10, warmup_steps=4, peak=1e-2), optimizer=OptimizerConfig())
     engine, reference = opened(config), ReferenceEngine(config, FP32)
