@@ -6,7 +6,7 @@
 // neighbouring ids, so that sums and ranks go in the order of ids and are the same every time.
 #include "types.cuh"
 
-constexpr int SAMPLE_THREADS = 1024;
+constexpr int SAMPLE_THREADS = 512;
 constexpr int WARPS = SAMPLE_THREADS / 32;
 
 struct SampleOptions {

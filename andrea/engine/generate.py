@@ -23,6 +23,8 @@ from andrea.engine.machine import Machine
 from andrea.engine.sampling import check_options, window_start
 from andrea.rng import Draws
 
+SAMPLE_THREADS = 512  # as in kernels/sample.cu
+
 
 @define(eq=False)
 class Row:
@@ -182,7 +184,7 @@ def sample(m: Machine) -> None:
     m.elementwise.launch(
         "k_sample",
         m.B,
-        1024,
+        SAMPLE_THREADS,
         m.at("logits"),
         m.config.vocabulary,
         m.V,

@@ -7,6 +7,7 @@ import pytest
 
 from andrea.engine import GenerateOptions
 from andrea.engine.buffers import ORDER_CHUNK
+from andrea.engine.generate import SAMPLE_THREADS
 from andrea.engine.sampling import choose
 
 ROWS, CAPACITY = 6, 3
@@ -45,7 +46,7 @@ def test_choice_is_the_rules(card, precision, storage, V):
         history = card.put(seen)
         scratch = card.room(ROWS * V * 8), card.room(ROWS * V * 8)
         inputs = card.put(np.array(given, dtype=np.float64)), history, card.put(uniforms)
-        kernel(ROWS, 1024, 0, 0, card.put(raw), V, stride, *inputs, *scratch, *state, tokens, CAPACITY)
+        kernel(ROWS, SAMPLE_THREADS, 0, 0, card.put(raw), V, stride, *inputs, *scratch, *state, tokens, CAPACITY)
         chosen = card.get(tokens, (ROWS, CAPACITY), "int32")
         assert (chosen[:, [0, 2]] == -7).all()
         for row in range(ROWS):
@@ -68,7 +69,7 @@ def test_broken_logits_are_reported(card, precision, storage):
     numbers = card.put(np.array([1.0, 1, 1, 0])), card.put(np.zeros(100, np.uint8)), card.put(np.zeros(1))
     state = [card.put(np.zeros(1, np.int32)) for _ in range(3)]
     scratch = card.room(800), card.room(800)
-    kernel(1, 1024, 0, 0, card.put(raw), 100, 128, *numbers, *scratch, *state, tokens, 1)
+    kernel(1, SAMPLE_THREADS, 0, 0, card.put(raw), 100, 128, *numbers, *scratch, *state, tokens, 1)
     assert card.get(tokens, (1,), "int32")[0] == -1
 
 
