@@ -361,6 +361,41 @@ def _print_plugin(row: dict[str, Any]) -> None:
 
 
 @app.command()
+def kernels(
+    compile_: Annotated[bool, typer.Option("--compile", help="compile them, which needs no GPU")] = False,
+    arch: Annotated[str, typer.Option(help="an architecture such as sm_90a, or all")] = "all",
+    precision: Annotated[str | None, typer.Option(help="only this one, for instance bf16")] = None,
+    json_: AsJson = False,
+) -> None:
+    """List the CUDA kernels; with --compile, what each needs on every architecture and precision."""
+    from andrea.engine.compiler import kernel_files
+
+    if not compile_:
+        _print_json(kernel_files()) if json_ else print("\n".join(kernel_files()))
+        return
+    from andrea.cells import compile_table
+
+    rows = []
+    for cell in compile_table(arch, precision):
+        rows += cell
+        if not json_:
+            _print_cell(cell)
+    if json_:
+        _print_json([row.to_json() for row in rows])
+    if spilling := [row for row in rows if row.spills]:
+        names = sorted({f"{row.kernel.name} ({row.precision}, {row.architecture})" for row in spilling})
+        raise AndreaError(f"hot kernels use local memory: {', '.join(names)}")
+
+
+def _print_cell(cell: list[Any]) -> None:
+    print(f"{cell[0].precision} on {cell[0].architecture}: {len(cell)} kernels")
+    for row in cell:
+        need, name = row.kernel, row.kernel.name + (f" (heads of {row.head_dim})" if row.head_dim else "")
+        spills = f"{need.stack_frame} stack, {need.spill_stores}+{need.spill_loads} spilled"
+        print(f"  {name:<40} {need.registers:>4} registers {need.shared:>6} shared  {spills}")
+
+
+@app.command()
 def doctor(experiment: Experiment = None, json_: AsJson = False) -> None:
     """Say what this machine can do, and whether an experiment would start."""
     from andrea.inspection import examine
