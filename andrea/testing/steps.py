@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,11 +19,11 @@ from andrea.interrupts import Interrupts
 from andrea.journal import Journal
 from andrea.loop import Hooks, Loop
 from andrea.plugin import hookimpl
-from andrea.registry import available, choose, create, register
+from andrea.registry import choose, create, find, register
 from andrea.rng import Draws
 from andrea.testing.engine import FakeEngine
 from andrea.tokens import TokenFile, TokenWriter
-from andrea.types import Evaluation, Sample, StepRecord, Tokenizer
+from andrea.types import Evaluation, Sample, StepRecord, Tokenizer, TokenizerRequest
 
 SOURCES = ("prose", "verse", "letters", "notes")
 """Names of the made-up sources: a plugin whose options name sources can name these."""
@@ -150,6 +151,8 @@ def resolve(plugins: Plugins) -> list[tuple[str, Any]]:
 
 
 def _create(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Any]]:
+    if not names:
+        return []
     return create([one for one in choose(names, [], options, [], "precision.fp32") if one.name in names])
 
 
@@ -188,11 +191,10 @@ def write_sources(
     return files
 
 
+@functools.cache
 def byte_tokenizer() -> Tokenizer:
     """Return the tokenizer of the made-up text."""
-    from andrea.types import TokenizerRequest
-
-    made: Tokenizer = available()["tokenizer.byte"].load()().make_tokenizer(TokenizerRequest(lambda limit: iter(())))
+    made: Tokenizer = find("tokenizer.byte").load()().make_tokenizer(TokenizerRequest(lambda limit: iter(())))
     return made
 
 
