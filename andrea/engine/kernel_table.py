@@ -12,6 +12,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from andrea.engine import attention
+from andrea.engine.attention import HEAD_DIMS
 from andrea.engine.compiler import KernelReport, compile_kernels, kernel_files
 from andrea.types import Precision
 
@@ -60,10 +61,9 @@ def compile_cell(precision: Precision, architecture: str, cache: Path | None = N
     types = attention.type_macros(precision)
     names = [name for name in kernel_files() if name not in attention.FILES]
     parts = [(0, names, types)]
-    for head_dim in attention.HEAD_DIMS:
-        parts.append(
-            (head_dim, list(attention.FILES), types | attention.cell_of(head_dim, precision, architecture).macros)
-        )
+    parts += [
+        (D, list(attention.FILES), types | attention.cell_of(D, precision, architecture).macros) for D in HEAD_DIMS
+    ]
     for head_dim, files, macros in parts:
         for cubin in compile_kernels(files, macros, architecture, cache):
             for kernel in cubin.kernels:
