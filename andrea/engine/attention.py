@@ -61,8 +61,8 @@ class Tiles:
 
 #: (bytes of an element, D) -> tiles of the forward, of dQ, and of dK and dV; measured on an H200.
 TILES: dict[tuple[int, int], tuple[Tiles, Tiles, Tiles]] = {
-    (2, 32): (Tiles(4, 2, 64, 64, 1, 2), Tiles(4, 2, 64, 32, 1, 2), Tiles(4, 1, 64, 32, 1, 2)),
-    (2, 64): (Tiles(4, 2, 64, 64, 1, 2), Tiles(4, 2, 64, 16, 1, 2), Tiles(4, 1, 64, 32, 1, 2)),
+    (2, 32): (Tiles(4, 1, 64, 64, 1, 3), Tiles(4, 2, 64, 16, 1, 3), Tiles(4, 2, 64, 32, 1, 2)),
+    (2, 64): (Tiles(4, 2, 64, 64, 1, 2), Tiles(4, 2, 64, 16, 1, 2), Tiles(4, 2, 64, 16, 0, 2)),
     (2, 128): (Tiles(4, 1, 64, 64, 1, 2), Tiles(4, 1, 32, 32, 1, 2), Tiles(4, 1, 32, 16, 0, 2)),
     (4, 32): (Tiles(4, 2, 64, 64, 1, 2), Tiles(4, 2, 32, 16, 1, 2), Tiles(4, 1, 32, 16, 1, 2)),
     (4, 64): (Tiles(4, 1, 64, 64, 1, 2), Tiles(4, 1, 32, 16, 1, 2), Tiles(4, 1, 32, 16, 0, 2)),

@@ -1,6 +1,6 @@
 """Attention against its numpy twin in float64, on inputs as the card holds them.
 
-Outputs are poisoned with NaN before each launch. Tolerances: see `close` in conftest.
+Outputs are poisoned with NaN before each launch. Tolerances: see `close` in conftest, and `near` here.
 Axis letters: B rows, T tokens, H heads, D width of a head.
 """
 
@@ -64,8 +64,28 @@ def bench(request, card, precision, storage):
     made.attention.close()
 
 
+@pytest.fixture
+def near(storage):
+    """Give a check as `close` is one, in which a position's largest error is measured by that position's own size.
+
+    The first positions attend to few keys and are up to sqrt(T) larger than the average; their last bit alone would
+    break a bound made from the average. Where a position is smaller than the average, the average counts.
+    """
+
+    def check(result, reference, name):
+        tolerance = {"fp32": 1e-5, "tf32": 1e-3, "fp16": 1e-2, "bf16": 1e-2}[name]
+        result = storage[1](result)
+        assert np.isfinite(result).all(), "an element was not written"
+        error = np.abs(result - reference)
+        assert np.linalg.norm(error) <= tolerance * np.linalg.norm(reference)
+        rms = np.sqrt(np.mean(reference**2, axis=(-2, -1), keepdims=True))
+        assert (error <= 8 * tolerance * np.maximum(rms, np.sqrt(np.mean(reference**2)))).all()
+
+    return check
+
+
 @pytest.mark.parametrize("T", LENGTHS)
-def test_forward_and_backward_match_the_twin(bench, precision, close, T):
+def test_forward_and_backward_match_the_twin(bench, precision, close, near, T):
     """Out, log-sum-exp and all three gradients are the twin's, at every length, odd or not."""
     B, H, D = (1 if T >= 1000 else 2), bench.H, bench.D
     qkv_at, qkv = bench.draw(B, T, 3, H, D)
@@ -73,32 +93,29 @@ def test_forward_and_backward_match_the_twin(bench, precision, close, T):
     out, lse, dqkv = bench.twin(qkv, dout)
     out_at, lse_at = bench.forward(qkv_at, B, T)
     dqkv_at = bench.backward(qkv_at, out_at, lse_at, dout_at, B, T)
-    close(bench.read(out_at, B, T, H, D), out, precision.name)
+    near(bench.read(out_at, B, T, H, D), out, precision.name)
     close(bench.card.get(lse_at, (B, H, T), "float32"), lse, precision.name)
     result = bench.read(dqkv_at, B, T, 3, H, D)
     for part in range(3):
         # At T = 1 the softmax has one term: dQ and dK are exactly 0 in the twin and rounding noise here.
         if T > 1 or part == 2:
-            close(result[:, :, part], dqkv[:, :, part], precision.name)
+            near(result[:, :, part], dqkv[:, :, part], precision.name)
     assert np.isfinite(bench.back(result)).all()
 
 
-def test_large_scores_do_not_overflow(bench, precision, close):
-    """Scores of several hundred give the twin's result: the maximum is taken away before the exponential."""
+def test_large_scores_do_not_overflow(bench, precision, close, near):
+    """Scores of several hundred give the twin's log-sum-exp, and its output where operands are multiplied exactly."""
     B, T, H, D = 1, 130, bench.H, bench.D
     raw = bench.to(bench.random.standard_normal((B, T, 3, H, D)) * np.array([8, 8, 1])[:, None, None], bench.type)
-    _, dout = bench.draw(B, T, H, D)
-    out, lse, _ = bench.twin(raw, dout)
+    out, lse, _ = bench.twin(raw, np.zeros((B, T, H, D), dtype=raw.dtype))
     out_at, lse_at = bench.forward(bench.card.put(raw), B, T)
-    # A score of 500 has an absolute error of 500 x the precision of its operands' product, and the exponential turns
-    # that into a relative one: exact types stay exact, tf32 rounds its operands first.
-    if precision.name != "tf32":
-        tolerance = "fp32" if precision.storage == "float32" else precision.name
-        difference = np.abs(bench.card.get(lse_at, (B, H, T), "float32") - lse)
-        assert difference.max() <= 1e-3
-        if tolerance != "fp32":
-            close(bench.read(out_at, B, T, H, D), out, tolerance)
-    assert np.isfinite(bench.back(bench.read(out_at, B, T, H, D))).all()
+    close(bench.card.get(lse_at, (B, H, T), "float32"), lse, precision.name)
+    result = bench.read(out_at, B, T, H, D)
+    assert np.isfinite(bench.back(result)).all()
+    # The exponential makes a relative error of an absolute one, and a score of 500 is known to 500 x the last bit of
+    # float32, 3e-5, which is above fp32's tolerance; tf32 rounds its operands before that.
+    if precision.storage != "float32":
+        near(result, out, precision.name)
 
 
 @pytest.mark.parametrize("T", [129, 1024])
@@ -125,7 +142,7 @@ def test_rows_do_not_depend_on_the_batch(bench):
     assert together[3:4].tobytes() == alone.tobytes()
 
 
-def test_large_batch_at_sampled_heads(card, precision, storage, close):
+def test_large_batch_at_sampled_heads(card, precision, storage, near):
     """B 64, T 1024, 12 heads of 64: sampled (row, head) pairs match, the first and last among them."""
     B, T, H, D = 64, 1024, 12, 64
     bench = Bench(card, precision, storage, D, H)
@@ -139,9 +156,9 @@ def test_large_batch_at_sampled_heads(card, precision, storage, close):
     for row, head in [(0, 0), (0, 11), (17, 5), (40, 2), (63, 0), (63, 11)]:
         pick = np.s_[row : row + 1, ..., head : head + 1, :]
         reference, _, gradient = bench.twin(qkv[pick], dout[pick])
-        close(out[pick], reference, precision.name)
+        near(out[pick], reference, precision.name)
         for part in range(3):
-            close(result[pick][:, :, part], gradient[:, :, part], precision.name)
+            near(result[pick][:, :, part], gradient[:, :, part], precision.name)
     bench.attention.close()
 
 
