@@ -47,10 +47,14 @@ class Journal:
                 "put the file back, or fork the checkpoint: andrea run --from CHECKPOINT --out NEW",
             )
         self._file = self.path.open("r+b" if length else "wb")
-        self._file.truncate(length)
-        for number, line in enumerate(self._file if length else (), start=1):
-            self._remember(self._parsed(number, line))
-        self._file.seek(0, os.SEEK_END)
+        try:
+            self._file.truncate(length)
+            for number, line in enumerate(self._file if length else (), start=1):
+                self._remember(self._parsed(number, line))
+            self._file.seek(0, os.SEEK_END)
+        except BaseException:
+            self._file.close()
+            raise
 
     @property
     def length(self) -> int:
@@ -193,7 +197,7 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return plain(value.tolist()) if isinstance(value, np.ndarray) else value
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
