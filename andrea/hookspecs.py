@@ -13,6 +13,7 @@ A plugin implements any of them and takes any of their arguments, by name. Quest
 change nothing: asking twice gives the same answer. Only ``andrea.loop`` calls hooks.
 """
 
+# mypy: disable-error-code=empty-body
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

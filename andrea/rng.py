@@ -45,7 +45,7 @@ class Draws:
 
     def uniform(self, count: int) -> Floats:
         """Return numbers in [0, 1) with 53 random bits each, float64 (count,)."""
-        return (self.words(count) >> np.uint64(11)) * 2.0**-53
+        return np.asarray((self.words(count) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
 
     def integer(self, below: int) -> int:
         """Return one integer in [0, below), unbiased: words of the incomplete last interval are drawn again."""
@@ -75,7 +75,7 @@ class Draws:
         where a formula with logarithms would differ in the last bit; the extremes are +-4.3.
         """
         index = self.words((count + 3) // 4).astype("<u8").view("<u2")[:count]
-        return _normal_quantiles()[index]
+        return np.asarray(_normal_quantiles()[index], dtype=np.float32)
 
 
 @functools.cache
@@ -83,4 +83,4 @@ def _normal_quantiles() -> npt.NDArray[np.float32]:
     inverse = NormalDist().inv_cdf
     half = [inverse((i + 0.5) / 65536) for i in range(32768)]
     table = np.array(half + [-value for value in reversed(half)], dtype=np.float64)
-    return (table / np.sqrt(np.mean(table**2))).astype(np.float32)
+    return np.asarray(table / np.sqrt(np.mean(table**2)), dtype=np.float32)

@@ -377,7 +377,7 @@ def combine(tentative: npt.ArrayLike, weights: npt.ArrayLike, limits: Limits) ->
     total = final.sum()
     if not (np.isfinite(total) and total > 0):
         raise ValueError("no source has a share left: all weights are 0, or floors and caps leave nothing")
-    return final / total
+    return np.asarray(final / total, dtype=np.float64)
 
 
 DocumentReader = Callable[[SourceSpec], Iterable[Document]]
