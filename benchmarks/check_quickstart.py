@@ -24,7 +24,7 @@ from andrea.tokens import split_words
 from andrea.trained import evaluate_run, open_model
 
 MARGIN = 0.15
-TEXTS, TOKENS = 16, 128
+TEXTS, TOKENS = 48, 128
 
 
 def main() -> int:
@@ -42,7 +42,8 @@ def main() -> int:
             document = split_words(model.tokenizer.decode(train.document(i)).decode(errors="replace"))
             known.update(pairwise(document))
             words.update(document)
-    options = GenerateOptions(TOKENS, 1.0, top_p=0.95, seed=1, stop=(model.tokenizer.bos,))
+    how = model.config.sampling
+    options = GenerateOptions(TOKENS, how.temperature, top_p=how.top_p, seed=1, stop=(model.tokenizer.bos,))
     samples = [split_words(text) for text in model.generate([""] * TEXTS, options)]
     share = known_bigram_share(samples, known)
 
