@@ -39,7 +39,8 @@ def peer(name: str, batch: int) -> dict[str, object]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"failed": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no reason given"}
-    return json.loads(done.stdout.strip().splitlines()[-1])["results"][0]
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    return {"version": answer["torch"], **answer["results"][0]}
 
 
 def main() -> int:

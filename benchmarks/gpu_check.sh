@@ -12,6 +12,8 @@ cd "$(dirname "$0")/.."
 OUT=${OUT:-runs/gpu_check}
 PYTHON=${PYTHON:-python3}
 SECONDS_A_PART=${SECONDS_A_PART:-460}
+TESTS=${TESTS:-tests/gpu}
+COMMIT=${COMMIT:-$(git rev-parse HEAD 2>/dev/null || echo unknown)}  # a copy without its history is told
 mkdir -p "$OUT"
 export PYTHONUNBUFFERED=1 PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
@@ -22,14 +24,14 @@ if compgen -G ".whl/*.whl" >/dev/null; then
 fi
 
 run_tests() {
-  $PYTHON -m pytest -q -x --maxfail=40 -p no:cacheprovider -o addopts="--import-mode=importlib" tests/gpu --junitxml="$OUT/tests.xml"
+  $PYTHON -m pytest -q --maxfail=40 -p no:cacheprovider -o addopts="--import-mode=importlib" $TESTS --junitxml="$OUT/tests.xml"
 }
 
 run_sanitize() {
   local tool failed=0
   for tool in memcheck racecheck initcheck; do
     echo "compute-sanitizer --tool $tool"
-    timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
+    timeout 140 compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
       $PYTHON benchmarks/sanitize.py >"$OUT/sanitize_$tool.log" 2>&1
     local code=$?
     tail -n 4 "$OUT/sanitize_$tool.log"
@@ -50,11 +52,11 @@ for part in $parts; do
   echo "== $part"
   started=$SECONDS
   export -f run_$part
-  export PYTHON OUT
+  export PYTHON OUT TESTS
   timeout "$SECONDS_A_PART" bash -c "set -u -o pipefail; run_$part" 2>&1 | tee "$OUT/$part.log" | tail -n 60
   code=${PIPESTATUS[0]}
   [ "$code" -eq 0 ] || failed=1
-  $PYTHON benchmarks/merge_check.py "$OUT" "$part" "$code" $((SECONDS - started))
+  $PYTHON benchmarks/merge_check.py "$OUT" "$part" "$code" $((SECONDS - started)) "$COMMIT"
 done
 $PYTHON benchmarks/merge_check.py "$OUT"
 exit $failed

@@ -1,21 +1,14 @@
 """Merges what the parts of gpu_check.sh left into one JSON, and prints the table that stands last.
 
-merge_check.py FOLDER [PART EXIT_CODE SECONDS]
+merge_check.py FOLDER [PART EXIT_CODE SECONDS COMMIT]
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
-
-
-def commit() -> str:
-    """Return the commit of the tree, or `unknown` where there is no git."""
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def details(folder: Path, part: str) -> object:
@@ -39,8 +32,8 @@ def main() -> None:
     merged = folder / "gpu_check.json"
     document = json.loads(merged.read_text()) if merged.is_file() else {}
     if len(sys.argv) > 2:
-        part, code, seconds = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-        document[part] = {"commit": commit(), "exit": code, "seconds": seconds, "details": details(folder, part)}
+        part, code, seconds, commit = sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+        document[part] = {"commit": commit, "exit": code, "seconds": seconds, "details": details(folder, part)}
         merged.write_text(json.dumps(document, indent=1) + "\n")
         return
     print("part      result     seconds  commit")

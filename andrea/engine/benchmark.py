@@ -126,6 +126,7 @@ def _measure(
         "share_of_peak": reached / peak if peak else None,
         "memory_planned": sum(buffer.bytes for buffer in engine.memory_plan()),
         "loss": float(np.mean(result.row_losses)),
+        "fingerprint": engine.fingerprint(),
     }
     known = [timing for timing in timings if timing is not None]
     if known:

@@ -66,8 +66,8 @@ def update(m: Machine) -> None:
         epsilon=optimizer.epsilon,
         weight_decay=optimizer.weight_decay,
     )
-    dynamic = m.precision.loss_scale != 1
-    m.elementwise.loss_scale(state, m.precision.loss_scale_window if dynamic else 0)
+    if m.precision.loss_scale != 1:
+        m.elementwise.loss_scale(state, m.precision.loss_scale_window)
 
 
 def refresh_working_weights(m: Machine) -> None:

@@ -133,7 +133,8 @@ class CudaEngine:
         for name, given in (("ids", inputs), ("targets", targets)):
             if given.shape != shape:
                 raise ValueError(f"a step takes {shape} ids, not {given.shape}")
-            if int(given.max()) >= self.config.vocabulary or int(given.min()) < 0:
+            given = np.ascontiguousarray(given, dtype=np.int32)
+            if int(given.view(np.uint32).max()) >= self.config.vocabulary:  # negative ids are huge without a sign
                 raise ValueError(f"{name} outside [0, {self.config.vocabulary})")
             self._inputs.view(name)[...] = given
 
