@@ -53,6 +53,11 @@ class Entry:
         """The part of the name before the dot."""
         return self.name.partition(".")[0]
 
+    @property
+    def variant(self) -> str:
+        """The part of the name behind the dot."""
+        return self.name.partition(".")[2]
+
     def load(self) -> Any:
         """Import it: a module with decorated functions, or a class."""
         try:
@@ -163,8 +168,7 @@ def _refuse_unknown(names: Sequence[str], installed: Mapping[str, Entry]) -> Non
     for name in wrong:
         kind = name.partition(".")[0]
         siblings = [other for other in installed if other.startswith(kind + ".")]
-        close = nearest(name, siblings or installed) or nearest(name, installed)
-        if close:
+        if close := _neighbours(name, installed):
             hints.append(f"{name}: did you mean {' or '.join(close)}?")
         elif siblings:
             hints.append(f"{name}: plugins of the kind {kind} are {', '.join(siblings)}")
@@ -172,6 +176,18 @@ def _refuse_unknown(names: Sequence[str], installed: Mapping[str, Entry]) -> Non
             hints.append(f"{name}: kinds are {', '.join(KINDS)}")
     hints.append("andrea plugins lists them all")
     raise AndreaError("\n".join(f"there is no plugin {name}" for name in wrong), "\n".join(hints))
+
+
+def _neighbours(name: str, installed: Mapping[str, Entry]) -> list[str]:
+    """Return what may be meant: variants of the kind that are spelled alike, else the same variant of another kind.
+
+    Kind and variant are compared apart: whole names of one kind are all alike, since they begin alike.
+    """
+    kind, _, variant = name.rpartition(".")
+    kinds = [kind] if kind in KINDS else nearest(kind, KINDS, 1)
+    variants = {entry.variant: entry.name for entry in installed.values() if entry.kind in kinds}
+    close = [variants[one] for one in nearest(variant, variants)]
+    return close or [entry.name for entry in installed.values() if entry.variant == variant]
 
 
 def _without_rivals(asked: Sequence[str], configured: Mapping[str, Any], precision: str) -> list[str]:
@@ -250,11 +266,18 @@ def create(chosen: Sequence[Chosen]) -> list[tuple[str, Any]]:
 
 def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
     """Return the plugin object: the module itself, or an instance of the class with its options checked."""
+    if not isinstance(target, (ModuleType, type)):
+        raise AndreaError(
+            f"plugin {name} is a {type(target).__name__}",
+            "an entry point names a module, or a class: package.module:Class",
+        )
     fields = {f.name: f for f in option_fields(target)} if isinstance(target, type) else {}
     known = sorted(fields)
     if wrong := sorted(set(options) - set(fields)):
         hint = did_you_mean(wrong[0], known) or (f"options of {name}: {', '.join(known)}" if known else "")
         raise AndreaError(f"{name} has no option {wrong[0]!r}", hint or f"{name} has no options")
+    if missing := [key for key in known if fields[key].default is attrs.NOTHING and key not in options]:
+        raise AndreaError(f"{name} needs the option {missing[0]!r}", f"--set {name}.{missing[0]}=VALUE")
     if isinstance(target, ModuleType):
         return target
     hints = get_type_hints(target)
@@ -277,12 +300,12 @@ def describe(entry: Entry) -> dict[str, Any]:
     }
     try:
         target = entry.load()
-    except AndreaError as error:
+        functions = [getattr(target, name, None) for name in hookspecs.hook_names()]
+        row["summary"] = summary(target)
+        row["hooks"] = [f.__name__ for f in functions if f is not None and hasattr(f, "andrea_impl")]
+        row["options"] = [describe_option(f, target) for f in option_fields(target)] if isinstance(target, type) else []
+    except Exception as error:  # whatever a stranger's module does, the list goes on
         return {**row, "summary": f"broken: {error.__cause__ or error}"}
-    functions = [getattr(target, name, None) for name in hookspecs.hook_names()]
-    row["summary"] = summary(target)
-    row["hooks"] = [f.__name__ for f in functions if f is not None and hasattr(f, "andrea_impl")]
-    row["options"] = [describe_option(f, target) for f in option_fields(target)] if isinstance(target, type) else []
     return row
 
 

@@ -52,7 +52,8 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         options = _options(config.getoption("--andrea-option"), names)
         for name in names:
             tests = list(Contracts.from_parent(session, name=name, options=options[name]).collect())
-            config.hook.pytest_collectreport(report=pytest.CollectReport(name, "passed", None, tests))  # it counts them
+            report = pytest.CollectReport(name, "passed", longrepr=None, result=[*tests])
+            config.hook.pytest_collectreport(report=report)  # the terminal counts by these
             items.extend(tests)
     except AndreaError as error:
         raise pytest.UsageError(str(error)) from None
