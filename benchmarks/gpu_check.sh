@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a machine with an NVIDIA card can show, in parts of under 8 minutes each:
 #
-#   benchmarks/gpu_check.sh [tests|sanitize|bench|peers|all]...
+#   benchmarks/gpu_check.sh [tests|sanitize|proofs|bench|peers|all]...
 #
 # Needs python3 with numpy, attrs and the `cuda` extra; wheels in .whl/ are installed beside it when there are any
 # (a machine without a network). Everything is merged into one JSON, $OUT/gpu_check.json (OUT is ./runs/gpu_check
@@ -41,12 +41,14 @@ run_sanitize() {
   return $failed
 }
 
+run_proofs() { $PYTHON benchmarks/proofs.py --out "$OUT/proofs.json"; }
+
 run_bench() { $PYTHON benchmarks/bench.py --out "$OUT/bench.json"; }
 
 run_peers() { $PYTHON benchmarks/bench.py --peers --out "$OUT/peers.json"; }
 
 parts=${*:-all}
-[ "$parts" = all ] && parts="tests sanitize bench peers"
+[ "$parts" = all ] && parts="tests sanitize proofs bench peers"
 failed=0
 for part in $parts; do
   echo "== $part"

@@ -25,10 +25,11 @@ from andrea.engine.compiler import architecture_of, compile_kernels
 from andrea.engine.elementwise import FILES, Elementwise
 from andrea.engine.gemm import Gemms, Problem, open_gemms
 from andrea.engine.launcher import Kernels, check, driver, upload
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, did_you_mean
 from andrea.types import Device, Precision
 
 OWN_FILES = ("decode", "sample", "token_order")
+OPTIONS = ("arena_limit", "fused_gelu", "gemm", "graph", "slices", "threads")  # the last two: of the numpy engine
 STREAM_NON_BLOCKING = 1
 RESERVE = 256 << 20  # bytes left to the driver and to libraries that load code when it is first used
 
@@ -175,6 +176,11 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
         Naming what the card, or the kernels, can.
     """
     model = config.model
+    if unknown := sorted(set(config.options) - set(OPTIONS)):
+        raise AndreaError(
+            f"the engine has no option {', '.join(unknown)}",
+            did_you_mean(unknown[0], OPTIONS) or f"options are {', '.join(OPTIONS)}",
+        )
     if model.head_dim not in HEAD_DIMS:
         fitting = [str(model.d_model // D) for D in HEAD_DIMS if model.d_model % D == 0]
         raise AndreaError(
@@ -195,14 +201,15 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
 def build_machine(config: EngineConfig, device: Device, precision: Precision) -> Machine:
     """Compile, load, plan and allocate in the current context."""
     architecture = architecture_of(device.capability)
+    free = free_memory() - RESERVE
+    limit = config.options.get("arena_limit")
+    usable = free if limit is None else min(free, int(limit))
+    plan = check_fits(config, usable, lambda one: plan_memory(one, precision))
     kernels = Kernels(compile_kernels([*FILES, *OWN_FILES], type_macros(precision), architecture))
     stream = int(check(driver().cuStreamCreate(STREAM_NON_BLOCKING), "cuStreamCreate"))
     attention = Attention(config.model.head_dim, config.model.n_head, precision, architecture)
     gemms = open_gemms(str(config.options.get("gemm", "auto")), device, precision, architecture)
-    free = free_memory()
-    limit = config.options.get("arena_limit")
-    usable = free - RESERVE if limit is None else min(free - RESERVE, int(limit))
-    plan = check_fits(config, usable, lambda one: plan_memory(one, precision))
+    free_before = free_memory()
     arena = Arena.allocate(plan)
     gemms.workspace = arena.address("gemm_workspace")
     upload(arena.address("chunks"), update_chunks(config.model, config.vocabulary))
@@ -212,7 +219,7 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     machine = Machine(
         config, precision, arena, placement, kernels, elementwise, attention, gemms, stream, forward, gradient
     )
-    machine.free_before = free
+    machine.free_before = free_before
     return machine
 
 

@@ -70,7 +70,11 @@ class CudaEngine:
         self.last_timing: Timing | None = None
         self._context = current_context(device.index)
         self._driver = driver()
-        self._machine = build_machine(config, device, precision)
+        try:
+            self._machine = build_machine(config, device, precision)
+        except Exception:
+            check(self._driver.cuDevicePrimaryCtxRelease(device.index), "cuDevicePrimaryCtxRelease")
+            raise
         arena = self._machine.arena
         self._inputs = Pinned(arena, "ids", "learning_rate")
         self._results = Pinned(arena, "row_losses", "train_state")

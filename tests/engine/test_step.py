@@ -22,6 +22,7 @@ from andrea.engine.network import add_gradients, tensors
 from andrea.engine.reference import ReferenceEngine
 from andrea.engine.sampling import choose
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
+from andrea.errors import AndreaError
 from andrea.types import Device, Precision
 
 FP32 = Precision("fp32")
@@ -507,6 +508,24 @@ def test_wrong_tokens_are_refused(opened):
         bad[0, 3] = wrong
         with pytest.raises(ValueError, match="outside"):
             engine.train_step(0, bad, targets)
+
+
+def test_unknown_option_names_the_nearest(opened):
+    """A misspelt option is refused with the one that was meant."""
+    with pytest.raises(AndreaError, match="no option grahp") as error:
+        opened(SMALL, grahp=True)
+    assert "graph" in error.value.hint
+
+
+def test_cap_refuses_before_anything_is_allocated(opened):
+    """Too small an arena is refused with the batch that fits, which is then taken."""
+    config = evolve(SMALL, model=ModelConfig(1, 2, 64, context=256), batch_size=64)
+    limit = 100 << 20
+    with pytest.raises(AndreaError, match="batch_size 64 needs") as error:
+        opened(config, arena_limit=limit)
+    batch = int(error.value.hint.split()[1])
+    assert 0 < batch < 64
+    opened(evolve(config, batch_size=batch), arena_limit=limit)
 
 
 def test_closed_engine_says_so(opened):
