@@ -270,7 +270,7 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     plugins = create(_with_steps(plan))
     hooks = Hooks(register(plugins), plan.request.trace_hooks)
     say(f"plugins: {', '.join(name for name, _ in plugins)}")
-    precision = hooks.one("choose_precision", "precision", device=plan.device)[1]
+    precision = hooks.choose_precision(plan.device)
     prepared = _data(plan, hooks, progress, interrupts)
     config = plan.config
     files = {s.name: TokenFile.open(s.train, prepared.tokenizer.fingerprint) for s in prepared.sources}

@@ -40,7 +40,7 @@ def compile_table(architecture: str, precision: str | None) -> Iterator[list[Row
         for name in ARCHITECTURES if architecture == "all" else [architecture]:
             device = Device("cuda", name, capability_of(name))
             try:
-                chosen = hooks.one("choose_precision", "precision", device=device)[1]
+                chosen = hooks.choose_precision(device)
             except AndreaError:
                 continue
             yield list(compile_cell(chosen, name))

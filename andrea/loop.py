@@ -45,9 +45,11 @@ from andrea.plugin import get_state, set_state
 from andrea.tokenfile import write_whole
 from andrea.types import (
     Choice,
+    Device,
     Document,
     Floats,
     Limits,
+    Precision,
     Pull,
     Run,
     Sample,
@@ -117,7 +119,7 @@ class Hooks:
                 return self._call(name, hook, function, {key: arguments[key] for key in wanted})
         return None
 
-    # What the preparation of data asks, as plain functions.
+    # What is asked before a run, as plain functions for those who do not know hooks.
 
     def open_source(self, spec: SourceSpec) -> Any:
         """Ask the reader that the source names."""
@@ -131,6 +133,11 @@ class Hooks:
     def make_tokenizer(self, request: TokenizerRequest) -> Tokenizer:
         """Ask the tokenizer plugin."""
         answer: Tokenizer = self.one("make_tokenizer", "tokenizer", request=request)[1]
+        return answer
+
+    def choose_precision(self, device: Device) -> Precision:
+        """Ask the precision plugin."""
+        answer: Precision = self.one("choose_precision", "precision", device=device)[1]
         return answer
 
 

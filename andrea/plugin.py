@@ -101,10 +101,10 @@ def set_state(target: object, saved: dict[str, Any], name: str) -> None:
 
 def _copy(value: Any, where: str) -> Any:
     """Copy a value of the allowed kinds; anything else is the plugin author's error."""
+    if isinstance(value, np.generic):  # first, because np.float64 is a float
+        return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, np.generic):
-        return value.item()
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):

@@ -75,7 +75,7 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
             f"{folder / 'tokenizer'} is not the tokenizer that the model was trained with",
             "put the folder back, or take it from the run that this one was made of",
         )
-    precision = hooks.one("choose_precision", "precision", device=found)[1]
+    precision = hooks.choose_precision(found)
     engine = open_engine(engine_config(config, tokenizer.size), found, precision)
     engine.import_state(snapshot.engine)
     return Model(engine, tokenizer, snapshot.step, config, snapshot, hooks)
