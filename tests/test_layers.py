@@ -1,0 +1,175 @@
+"""Who may import whom, and what importing andrea loads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import andrea
+from andrea.hookspecs import hook_names
+
+PACKAGE = Path(andrea.__file__).parent
+BASE = ("andrea.errors", "andrea.types", "andrea.rng")
+
+# Of our own modules, a module that fits the first pattern may import those that fit one of the others. The first row
+# that fits rules; what fits none is bound by the general rules below alone.
+RULES = {
+    "andrea": ("andrea.errors", "andrea.plugin", "andrea.types"),
+    "andrea.errors": (),
+    "andrea.rng": (),
+    "andrea.types": ("andrea.rng",),
+    "andrea.resources": ("andrea.errors",),
+    "andrea.plugin": ("andrea.errors", "andrea.types"),
+    "andrea.hookspecs": ("andrea.errors", "andrea.types", "andrea.plugin"),
+    "andrea.engine": (*BASE, "andrea.engine.*"),
+    "andrea.engine.*": (*BASE, "andrea.resources", "andrea.engine", "andrea.engine.*"),
+    "andrea.sources": BASE,
+    "andrea.filters": (*BASE, "andrea.sources"),
+    "andrea.tokenfile": (*BASE, "andrea.sources"),
+    "andrea.tokens": (*BASE, "andrea.sources", "andrea.filters", "andrea.tokenfile"),
+    "andrea.batches": (*BASE, "andrea.tokenfile", "andrea.tokens"),
+    "andrea.plugins": (),
+    "andrea.plugins.*": ("andrea", "andrea.sources", "andrea.plugins.*"),  # and see below: only their own modules
+}
+
+# The loop is handed its engine and its plugins; what it imports of these are the protocol and the types.
+NOT_FOR_THE_LOOP = ("andrea.engine.*", "andrea.registry", "andrea.assembly", "andrea.sources", "andrea.cli")
+
+
+def name_of(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def tree_of(name):
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+def imports_of(name):
+    """Yield (module, imported name or None) of every import, also within functions and for typing."""
+    for node in ast.walk(tree_of(name)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name} imports relatively"
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                public = node.module == "andrea" and alias.name in andrea.__all__  # `plugin` is both name and module
+                yield (module, None) if module in MODULES and not public else (node.module, alias.name)
+
+
+def fits(name, patterns):
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def own(name):
+    """Return what a module imports of ours."""
+    return [(module, what) for module, what in imports_of(name) if module.split(".")[0] == "andrea"]
+
+
+def test_the_walk_sees_modules():
+    """A rule over an empty list would hold for anything."""
+    assert {"andrea", "andrea.loop", "andrea.engine", "andrea.plugins.bandit.ucb1"} <= set(MODULES)
+    assert ("andrea.rng", "Draws") in own("andrea.types")
+    assert ("andrea.engine.reference", "ReferenceEngine") in own("andrea.engine")
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if any(fnmatchcase(name, pattern) for pattern in RULES)])
+def test_a_layer_imports_only_what_lies_below(name):
+    """Each stage knows the one before; engine and plugins know neither each other nor what is above them."""
+    allowed = next(below for pattern, below in RULES.items() if fnmatchcase(name, pattern))
+    assert [module for module, _ in own(name) if not fits(module, allowed)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if fnmatchcase(name, "andrea.plugins.*.*")])
+def test_a_plugin_knows_public_names_and_its_own_modules(name):
+    """What a built-in uses, a plugin from outside can use; and no plugin knows another."""
+    for module, what in own(name):
+        if module == "andrea":
+            assert what in andrea.__all__, f"{name} imports {what}, which is not public"
+        if module.startswith("andrea.plugins"):
+            first, second = name.rsplit(".", 1), module.rsplit(".", 1)
+            assert first[0] == second[0], f"{name} imports {module}, of another kind"
+            assert first[1].split("_")[0] == second[1].split("_")[0], f"{name} imports {module}, another plugin"
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_nobody_imports_what_is_above_all(name):
+    """Plugins come in through entry points, the command line and the kit are used by nobody."""
+    for module, _ in own(name):
+        assert not module.startswith("andrea.plugins") or name.startswith("andrea.plugins."), f"{name}: {module}"
+        assert module != "andrea.cli" or name == "andrea.__main__", f"{name} imports the command line"
+        assert not module.startswith("andrea.testing") or name.startswith("andrea.testing"), f"{name} imports the kit"
+
+
+def test_the_loop_is_handed_its_engine_and_its_plugins():
+    """It knows the engine's protocol, and neither an engine nor the registry."""
+    assert [module for module, _ in own("andrea.loop") if fits(module, NOT_FOR_THE_LOOP)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "andrea.loop" and "testing" not in name])
+def test_only_the_loop_calls_hooks(name):
+    """No other module asks plugins anything; the registry alone may look at pluggy's hooks."""
+    hooks = set(hook_names())
+    for node in ast.walk(tree_of(name)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            asked = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+            assert not (node.func.attr in ("ask", "one", "tell", "of") and asked in hooks), f"{name} asks {asked}"
+        if isinstance(node, ast.Attribute) and node.attr == "hook":
+            assert name == "andrea.registry", f"{name} reaches for a manager's hooks"
+
+
+def loaded_by(statement):
+    """Return the modules that a fresh interpreter loads."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", statement], capture_output=True, text=True, check=True
+    )
+    return {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_importing_andrea_loads_neither_cuda_nor_plugins():
+    """And no other library than numpy, attrs and pluggy: it is what every plugin and every pytest session pays for."""
+    found = loaded_by("import andrea")
+    assert {"andrea", "andrea.types", "numpy", "pluggy"} <= found
+    heavy = (
+        "cuda",
+        "nvmath",
+        "tokenizers",
+        "cattrs",
+        "rich",
+        "typer",
+        "platformdirs",
+        "scipy",
+        "torch",
+        "threadpoolctl",
+    )
+    assert [name for name in found if name.split(".")[0] in heavy] == []
+    ours = {name for name in found if name.startswith("andrea.")}
+    assert ours == {"andrea.errors", "andrea.plugin", "andrea.rng", "andrea.types"}
+    parts = ("numpy.testing", "numpy.f2py", "numpy.distutils", "asyncio", "multiprocessing", "unittest")
+    assert [name for name in found if name.startswith(parts)] == []
+
+
+def test_asking_for_help_loads_no_plugin_and_no_engine():
+    """The command line stays quick because a command imports what it needs."""
+    found = loaded_by(
+        "import sys; sys.argv = ['andrea', '--help']\n"
+        "import andrea.cli\n"
+        "try: andrea.cli.main()\n"
+        "except SystemExit: pass"
+    )
+    assert "andrea.cli" in found
+    loaded = [
+        n for n in found if n.startswith(("andrea.plugins", "andrea.engine", "andrea.loop", "cuda", "tokenizers"))
+    ]
+    assert loaded == []
