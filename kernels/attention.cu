@@ -155,6 +155,7 @@ template <int BLOCKS>
 __device__ __forceinline__ void store_rows(const float (&c)[BLOCKS][D_BLOCKS][4], const float (&factor)[BLOCKS][2],
                                            uint32 tile, int row, int lane, storage* matrix, int64 stride, int first,
                                            int rows) {
+  __syncwarp();  // other lanes may still read these rows as operands
 #pragma unroll
   for (int m = 0; m < BLOCKS; ++m)
 #pragma unroll
@@ -182,39 +183,34 @@ __device__ __forceinline__ void store_rows(const float (&c)[BLOCKS][D_BLOCKS][4]
 constexpr int FORWARD_ROWS = FORWARD_WARPS * FORWARD_BLOCKS * 16;
 constexpr int FORWARD_COLUMNS = FORWARD_TILE / 8;
 
-// One step of the running softmax: scores become exponentials relative to a base of their row, and what was summed
-// before is brought to the same base. The base need not be the row's maximum, only near: it moves when the maximum has
-// grown by a factor of 2^SLACK, which after the first tile hardly happens, and saves most products with `shrink`. A row
-// decides alone, so its bits do not depend on its neighbours.
+// One step of the running softmax: scores become probabilities relative to the rows' new maxima, and what was summed
+// before is brought to the same base.
 __device__ __forceinline__ void update_softmax(float (&s)[FORWARD_BLOCKS][FORWARD_COLUMNS][4],
                                                float (&out)[FORWARD_BLOCKS][D_BLOCKS][4],
-                                               float (&base)[FORWARD_BLOCKS][2], float (&sum)[FORWARD_BLOCKS][2]) {
-  constexpr float SLACK = 8.0f;
+                                               float (&highest)[FORWARD_BLOCKS][2], float (&sum)[FORWARD_BLOCKS][2]) {
 #pragma unroll
   for (int m = 0; m < FORWARD_BLOCKS; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float top = FORBIDDEN;
+      float top = highest[m][half];
 #pragma unroll
       for (int n = 0; n < FORWARD_COLUMNS; ++n) top = fmaxf(top, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
       top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2)) * SCORE_SCALE_LOG2;
-      float old = base[m][half];
-      bool moves = top > old + SLACK;
-      if (moves) base[m][half] = top;
-      if (__any_sync(0xffffffff, moves)) {
-        float shrink = moves ? exp2_fast(old - top) : 1.0f;
-        sum[m][half] *= shrink;
-#pragma unroll
-        for (int n = 0; n < D_BLOCKS; ++n) out[m][n][2 * half] *= shrink, out[m][n][2 * half + 1] *= shrink;
-      }
+      top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, 2));
+      float base = top * SCORE_SCALE_LOG2;
+      float shrink = exp2_fast(highest[m][half] * SCORE_SCALE_LOG2 - base);
+      highest[m][half] = top;
+      float added = 0.0f;
 #pragma unroll
       for (int n = 0; n < FORWARD_COLUMNS; ++n)
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          s[m][n][i] = exp2_fast(s[m][n][i] * SCORE_SCALE_LOG2 - base[m][half]);
-          sum[m][half] += s[m][n][i];
+          s[m][n][i] = exp2_fast(s[m][n][i] * SCORE_SCALE_LOG2 - base);
+          added += s[m][n][i];
         }
+      sum[m][half] = sum[m][half] * shrink + added;
+#pragma unroll
+      for (int n = 0; n < D_BLOCKS; ++n) out[m][n][2 * half] *= shrink, out[m][n][2 * half + 1] *= shrink;
     }
 }
 
@@ -241,10 +237,10 @@ k_attn_fwd(const storage* __restrict__ qkv_bt3hd, storage* __restrict__ out_bthd
   close_copies();
 
   Operand<BLOCKS, FORWARD_KEEP> queries(query_tile, own, lane);
-  float out[BLOCKS][D_BLOCKS][4], base[BLOCKS][2], sum[BLOCKS][2];
+  float out[BLOCKS][D_BLOCKS][4], highest[BLOCKS][2], sum[BLOCKS][2];
   clear(out);
 #pragma unroll
-  for (int m = 0; m < BLOCKS; ++m) base[m][0] = base[m][1] = FORBIDDEN, sum[m][0] = sum[m][1] = 0.0f;
+  for (int m = 0; m < BLOCKS; ++m) highest[m][0] = highest[m][1] = FORBIDDEN, sum[m][0] = sum[m][1] = 0.0f;
 
   int steps = (min(first + FORWARD_ROWS, tokens) + TILE - 1) / TILE;
   int last_query = first + own + BLOCKS * 16 - 1;
@@ -275,7 +271,7 @@ k_attn_fwd(const storage* __restrict__ qkv_bt3hd, storage* __restrict__ out_bthd
             if (key > query) s[m][n][i] = FORBIDDEN;
           }
     }
-    update_softmax(s, out, base, sum);
+    update_softmax(s, out, highest, sum);
     multiply_columns(out, s, value_tile, 0, lane);
   }
 
@@ -288,7 +284,7 @@ k_attn_fwd(const storage* __restrict__ qkv_bt3hd, storage* __restrict__ out_bthd
       int query = first + own + m * 16 + half * 8 + lane / 4;
       if (lane % 4 == 0 && query < tokens)
         lse_bht[((int64)work.batch * heads + work.head) * tokens + query] =
-            base[m][half] * LN_2 + logf(sum[m][half]);
+            highest[m][half] * SCORE_SCALE + logf(sum[m][half]);
       sum[m][half] = 1.0f / sum[m][half];
     }
   storage* o = out_bthd + (int64)work.batch * tokens * heads * D + work.head * D;
