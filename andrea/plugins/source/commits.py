@@ -1,4 +1,4 @@
-"""source.commits: the messages of a git repository's log, newest first."""
+"""The messages of a git repository's log, newest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""source.docstrings: the docstrings of installed Python packages, read from their sources without importing them."""
+"""The docstrings of installed Python packages, read from their sources without importing them."""
 
 from __future__ import annotations
 

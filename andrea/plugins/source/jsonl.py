@@ -1,4 +1,4 @@
-"""source.jsonl: one JSON object a line, plain or gzip; a field holds the text, another may name the work."""
+"""One JSON object a line, plain or gzip; a field holds the text, another may name the work."""
 
 from __future__ import annotations
 

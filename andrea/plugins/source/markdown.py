@@ -1,4 +1,4 @@
-"""source.markdown: Markdown files, or the long descriptions that installed Python distributions carry."""
+"""Markdown files, or the long descriptions that installed Python distributions carry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""source.text: plain UTF-8 text files; a file is a work, long works are cut at the ends of paragraphs."""
+"""Plain UTF-8 text files; a file is a work, long works are cut at the ends of paragraphs."""
 
 from __future__ import annotations
 
