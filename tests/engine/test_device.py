@@ -17,7 +17,7 @@ CARDS = [Device("cuda", "First", (9, 0), 0), Device("cuda", "Second", (8, 6), 1)
 
 @pytest.fixture
 def two_cards(monkeypatch):
-    """A machine with two cards and a compiler."""
+    """Stand in for a machine with two cards and a compiler."""
     monkeypatch.setattr(module, "find_cards", lambda: (CARDS, ""))
     monkeypatch.setattr(module, "missing_compiler", lambda: "")
 
