@@ -220,8 +220,10 @@ class Loop:
         for name, target in self.plugins:
             if restore(name):
                 set_state(target, dict(snapshot.plugins.get(name, {})), name)
-        # A reason that ended the run before does not end it again at once: it must have passed in between.
-        self._heard = dict(snapshot.record.get("reasons", {}))
+        # A reason that ended the run before does not end it again at once: it must have passed in between. A count is
+        # no such reason: who goes on has set another one.
+        reasons = snapshot.record.get("reasons", {})
+        self._heard = {name: reason for name, reason in reasons.items() if name != COUNT_STOP}
 
     def run(self) -> Outcome:
         """Train; return when a plugin or a signal stops the run, with the last checkpoint written."""
