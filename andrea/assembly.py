@@ -25,13 +25,15 @@ from andrea.engine import EngineConfig, open_engine
 from andrea.engine.device import find_device
 from andrea.errors import AndreaError
 from andrea.evaluate import held_out_sets
+from andrea.filters import Report
 from andrea.interrupts import Interrupts
 from andrea.journal import Journal
 from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
-from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, register, source_digest
+from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, register, source_digest
 from andrea.tokenfile import TokenFile, partial_name, write_whole
-from andrea.tokens import Prepared, prepare, reopen
-from andrea.types import Device
+from andrea.tokens import Prepared, prepare, reopen, survey
+from andrea.types import Device, Document, SourceSpec, Tokenizer, TokenizerRequest
+from andrea.workers import count_processes
 
 RUNS = Path("runs")
 Say = Callable[[str], None]
@@ -198,7 +200,7 @@ def _experiment(request: Request, folder: Path, snapshot: Snapshot | None) -> tu
 
 def _choose(request: Request, config: RunConfig, device: Device) -> list[Chosen]:
     asked = list(request.plugins)
-    readers = list(dict.fromkeys(spec.reader for spec in config.sources))
+    readers = list(dict.fromkeys(part.reader for spec in config.sources for part in spec.parts))
     precision = "precision.bf16" if device.kind == "cuda" and device.capability >= (8, 0) else "precision.fp32"
     without = [*config.without, *request.without]
     chosen = choose(asked, [name for name in without if name not in asked], config.plugins, readers, precision)
@@ -240,22 +242,86 @@ def _comparable(value: dict[str, Any]) -> dict[str, Any]:
 # -- opening -----------------------------------------------------------------------------------------------------------
 
 
+class Asked:
+    """The hooks that data is prepared with, which another process can make again from the plugins' names and options.
+
+    Parameters
+    ----------
+    chosen
+        Plugins of a run; those of other kinds are left out.
+    hooks
+        Of this process, when it has them already.
+    """
+
+    def __init__(self, chosen: Sequence[Chosen], hooks: Hooks | None = None) -> None:
+        kinds = ("source", "filter", "tokenizer")
+        self._plugins = [(one.name, dict(one.options)) for one in chosen if one.entry.kind in kinds]
+        self._hooks = hooks
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_plugins": self._plugins, "_hooks": None}
+
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks, made when they are first needed."""
+        if self._hooks is None:
+            chosen = [Chosen(find(name), options) for name, options in self._plugins]
+            self._hooks = Hooks(register(create(chosen)))
+        return self._hooks
+
+    def open_source(self, spec: SourceSpec) -> Any:
+        """Ask the reader of a source."""
+        return self.hooks.open_source(spec)
+
+    def keep_document(self, document: Document, source: str) -> str | None:
+        """Ask the filters."""
+        return self.hooks.keep_document(document, source)
+
+    def identify_document(self, document: Document, source: str) -> list[int]:
+        """Ask the filters for the keys of a document."""
+        return self.hooks.identify_document(document, source)
+
+    def make_tokenizer(self, request: TokenizerRequest) -> Tokenizer:
+        """Ask the tokenizer plugin."""
+        return self.hooks.make_tokenizer(request)
+
+
 def prepare_data(
     config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
 ) -> Prepared:
     """Take the sources of a run to token files, or find them in the cache."""
     tokenizer = next(one for one in chosen if one.entry.kind == "tokenizer")
+    asked = Asked(chosen, hooks)
     return prepare(
         config.sources,
-        open_source=hooks.open_source,
-        keep_document=hooks.keep_document,
-        make_tokenizer=hooks.make_tokenizer,
+        open_source=asked.open_source,
+        keep_document=asked.keep_document,
+        identify_document=asked.identify_document,
+        make_tokenizer=asked.make_tokenizer,
         tokenizer_key=json.dumps([tokenizer.name, tokenizer.entry.version, dict(tokenizer.options)], sort_keys=True),
         cache=cache_folder(),
         held_out_share=config.data.held_out_share,
         mix=config.data.mix,
         progress=progress,
         stopped=interrupts.stop_asked,
+        processes=count_processes(),
+    )
+
+
+def survey_data(
+    config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
+) -> dict[str, Report]:
+    """Read and filter the sources of a run, write nothing, and say what would become of each."""
+    asked = Asked(chosen, hooks)
+    return survey(
+        config.sources,
+        open_source=asked.open_source,
+        keep_document=asked.keep_document,
+        identify_document=asked.identify_document,
+        held_out_share=config.data.held_out_share,
+        progress=progress,
+        stopped=interrupts.stop_asked,
+        processes=count_processes(),
     )
 
 

@@ -188,10 +188,11 @@ def prepare(
     plugin: Plugins = None,
     without: Without = None,
     set_: Settings = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only read and filter, write nothing, report")] = False,
     json_: AsJson = False,
 ) -> None:
     """Take the sources of an experiment to token files, ahead of a run."""
-    from andrea.assembly import Request, plan, prepare_data, print_line
+    from andrea.assembly import Request, plan, prepare_data, print_line, survey_data
     from andrea.interrupts import Interrupts, exit_code
     from andrea.loop import Hooks
     from andrea.progress import Preparing
@@ -203,6 +204,9 @@ def prepare(
     hooks = Hooks(register(create(planned.chosen)))
     with Interrupts() as interrupts, Preparing() as preparing:
         try:
+            if dry_run:
+                _print_survey(survey_data(planned.config, planned.chosen, hooks, preparing, interrupts), json_)
+                return
             prepared = prepare_data(planned.config, planned.chosen, hooks, preparing, interrupts)
         except StoppedError as stopped:
             print_line(f"{stopped.message}; {stopped.hint}")
@@ -227,6 +231,21 @@ def prepare(
             f"{ratio:.2f}",
             dropped,
         )
+    Console().print(table)
+
+
+def _print_survey(reports: dict[str, Any], json_: bool) -> None:
+    if json_:
+        _print_json({"sources": [{"source": name, **report.to_json()} for name, report in reports.items()]})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("source", "kept", "bytes", "dropped", "why", box=None)
+    for name, report in reports.items():
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.to_json()["dropped"].items())
+        dropped = sum(report.dropped.values())
+        table.add_row(name, f"{report.kept:,}", f"{report.bytes:,}", f"{dropped:,}", reasons)
     Console().print(table)
 
 

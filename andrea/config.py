@@ -182,6 +182,12 @@ class RunConfig:
         names = [spec.name for spec in self.sources]
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise AndreaError(f"two sources are called {twice[0]!r}", "give every source a name of its own")
+        for spec in self.sources:
+            if bool(spec.reader) == bool(spec.inputs) or (spec.inputs and spec.options):
+                raise AndreaError(
+                    f"source {spec.name!r} needs either a reader with its options, or inputs",
+                    'for instance "reader": "source.text", or "inputs": [{"reader": "source.text", "options": {...}}]',
+                )
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name.startswith("."):
             raise AndreaError(f"name {self.name!r} cannot be part of a file name", "use letters, digits, '-' and '_'")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -11,6 +11,10 @@ from andrea.types import Document
 
 KeepDocument = Callable[[Document, str], str | None]
 """Asks (document, source's name) and returns the reason to drop it, or None."""
+IdentifyDocument = Callable[[Document, str], Sequence[int]]
+"""Asks (document, source's name) and returns keys, 64 bits each; documents that share one are duplicates."""
+
+DUPLICATE = "duplicate of an earlier document"
 
 
 @define
@@ -29,13 +33,18 @@ class Report:
     bytes: int = 0
     dropped: dict[str, int] = field(factory=dict)
 
-    def drop(self, reason: str) -> None:
-        """Count one dropped document."""
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+    def drop(self, reason: str, count: int = 1) -> None:
+        """Count dropped documents."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + count
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values, reasons sorted."""
         return {"kept": self.kept, "bytes": self.bytes, "dropped": dict(sorted(self.dropped.items()))}
+
+
+def no_keys(document: Document, source: str) -> Sequence[int]:
+    """Identify a document with no other."""
+    return ()
 
 
 def keep(

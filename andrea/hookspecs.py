@@ -1,6 +1,7 @@
 """Every hook, in the order in which a run calls them.
 
-    tokenizer = make_tokenizer;  documents = open_source, keep_document;  precision = choose_precision
+    tokenizer = make_tokenizer;  documents = open_source, keep_document, identify_document;
+    precision = choose_precision
     on_start
     for each step:
         for each pull:  score_sources, weigh_sources, limit_sources -> select_source
@@ -59,6 +60,17 @@ def keep_document(document: Document, source: str) -> str | None:
     Returns: the reason, which is counted in the report.
     Combine: any text drops it; the first reason counts.
     Example: ``return "shorter than 20 characters" if len(document.text) < 20 else None``.
+    """
+
+
+@hookspec
+def identify_document(document: Document, source: str) -> Sequence[int]:
+    """Give the keys by which a document is known as a duplicate.
+
+    When: for every document that is kept, while data is prepared.
+    Returns: whole numbers from 0 to 2**64 - 1. A document that shares a key with an earlier one is dropped.
+    Combine: all keys of all answers.
+    Example: ``return [hash_of(document.text)]``.
     """
 
 

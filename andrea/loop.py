@@ -130,6 +130,11 @@ class Hooks:
         answers = self.ask("keep_document", document=document, source=source)
         return next((reason for _, reason in answers if reason is not None), None)
 
+    def identify_document(self, document: Document, source: str) -> list[int]:
+        """Return all keys by which a document is known as a duplicate."""
+        answers = self.ask("identify_document", document=document, source=source)
+        return [key for _, keys in answers for key in keys]
+
     def make_tokenizer(self, request: TokenizerRequest) -> Tokenizer:
         """Ask the tokenizer plugin."""
         answer: Tokenizer = self.one("make_tokenizer", "tokenizer", request=request)[1]

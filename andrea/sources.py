@@ -30,20 +30,25 @@ _PARAGRAPH_END = re.compile(r"\n[ \t\r]*\n+")
 
 
 def read_source(spec: SourceSpec, open_source: Callable[[SourceSpec], Iterable[Document] | None]) -> Iterator[Document]:
-    """Yield the documents of a source, each checked.
+    """Yield the documents of a source, each checked; of one with several inputs, one input after another.
 
     Parameters
     ----------
     spec
         What to read.
     open_source
-        The reader that `spec.reader` names.
+        Asks the reader that a description names.
 
     Raises
     ------
     AndreaError
         When the reader gives nothing, or something that is not a document.
     """
+    for part in spec.parts:
+        yield from _read_part(part, open_source)
+
+
+def _read_part(spec: SourceSpec, open_source: Callable[[SourceSpec], Iterable[Document] | None]) -> Iterator[Document]:
     documents = open_source(spec)
     if documents is None:
         raise AndreaError(

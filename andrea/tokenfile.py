@@ -10,6 +10,7 @@ import hashlib
 import os
 import struct
 from array import array
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -145,6 +146,48 @@ def _aligned(position: int) -> int:
     return (position + 7) // 8 * 8
 
 
+class Encoder:
+    """Encodes documents as a token file holds them, and checks what the tokenizer gives.
+
+    Parameters
+    ----------
+    tokenizer
+        Encodes the documents.
+    lengths
+        What `bytes_of_tokens` says of it, when it has been asked already.
+
+    Attributes
+    ----------
+    kind
+        Type of a token in the file.
+    token_bytes
+        Bytes that each id stands for, uint32 (vocabulary,).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, lengths: npt.NDArray[np.uint32] | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.kind = np.dtype("<u2" if tokenizer.size <= 65536 else "<u4")
+        self.token_bytes = bytes_of_tokens(tokenizer) if lengths is None else lengths
+
+    def encode(self, data: bytes) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Return `bos` and the ids of a document.
+
+        Raises
+        ------
+        ValueError
+            When the tokenizer gives ids outside its vocabulary or `bos`, or ids that stand for another number of
+            bytes than it was given: the fault of the tokenizer plugin.
+        """
+        ids, size, bos = np.asarray(self.tokenizer.encode(data)), self.tokenizer.size, self.tokenizer.bos
+        if ids.size and (ids.min() < 0 or ids.max() >= size or (ids == bos).any()):
+            raise ValueError(f"the tokenizer gave an id that is bos or outside [0, {size})")
+        if int(self.token_bytes[ids].sum()) != len(data):
+            raise ValueError("the tokenizer gave ids that stand for more or fewer bytes than the document has")
+        document = np.empty(ids.size + 1, dtype=self.kind)
+        document[0], document[1:] = bos, ids
+        return document
+
+
 class TokenWriter:
     """Writes a token file under a temporary name; only a finished one gets its own.
 
@@ -163,8 +206,7 @@ class TokenWriter:
 
     def __init__(self, path: Path, tokenizer: Tokenizer, lengths: npt.NDArray[np.uint32] | None = None) -> None:
         self._path, self._tokenizer = path, tokenizer
-        self._kind = np.dtype("<u2" if tokenizer.size <= 65536 else "<u4")
-        self._token_bytes = bytes_of_tokens(tokenizer) if lengths is None else lengths
+        self._encoder = Encoder(tokenizer, lengths)
         self._offsets = array("Q", [0])
         self._bytes = 0
         self._digest = hashlib.sha256()
@@ -176,29 +218,31 @@ class TokenWriter:
         self._partial = partial_name(self._path)
         self._file: IO[bytes] = self._partial.open("wb", buffering=1 << 20)
         self._file.write(bytes(_HEADER_BYTES))
-        self._put(self._token_bytes.tobytes())
+        self._put(self._encoder.token_bytes.tobytes())
         self._pad(4 * self._tokenizer.size)
         return self
 
     def add(self, data: bytes) -> None:
-        """Encode a document and append it.
+        """Encode a document and append it."""
+        document = self._encoder.encode(data)
+        self.append(document, [document.size], len(data))
 
-        Raises
-        ------
-        ValueError
-            When the tokenizer gives ids outside its vocabulary or `bos`, or ids that stand for another number of
-            bytes than it was given: the fault of the tokenizer plugin.
+    def append(self, tokens: npt.NDArray[np.unsignedinteger[Any]], lengths: Iterable[int], text_bytes: int) -> None:
+        """Append documents that an `Encoder` encoded.
+
+        Parameters
+        ----------
+        tokens
+            Of all of them, `bos` included.
+        lengths
+            Tokens of each.
+        text_bytes
+            Bytes of their texts together.
         """
-        ids = np.asarray(self._tokenizer.encode(data))
-        if ids.size and (ids.min() < 0 or ids.max() >= self._tokenizer.size or (ids == self._tokenizer.bos).any()):
-            raise ValueError(f"the tokenizer gave an id that is bos or outside [0, {self._tokenizer.size})")
-        if int(self._token_bytes[ids].sum()) != len(data):
-            raise ValueError("the tokenizer gave ids that stand for more or fewer bytes than the document has")
-        document = np.empty(ids.size + 1, dtype=self._kind)
-        document[0], document[1:] = self._tokenizer.bos, ids
-        self._put(document.tobytes())
-        self._offsets.append(self._offsets[-1] + document.size)
-        self._bytes += len(data)
+        self._put(tokens.tobytes())
+        for length in lengths:
+            self._offsets.append(self._offsets[-1] + length)
+        self._bytes += text_bytes
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -213,12 +257,12 @@ class TokenWriter:
 
     def _finish(self) -> None:
         count = self._offsets[-1]
-        self._pad(count * self._kind.itemsize)
+        self._pad(count * self._encoder.kind.itemsize)
         self._put(np.array(self._offsets, dtype="<u8").tobytes())
         header = _HEADER.pack(
             MAGIC,
             VERSION,
-            self._kind.itemsize,
+            self._encoder.kind.itemsize,
             self._file.tell(),
             len(self._offsets) - 1,
             count,

@@ -1,8 +1,8 @@
 """The second stage: documents become token files.
 
-First the held-out split, then `prepare`, which takes the sources of an experiment to token files in a cache where a
-file's name is the digest of all that decides its content. So nothing in the cache is ever rewritten, an interrupted
-preparation goes on where it was, and two experiments share what they have in common.
+`prepare` takes the sources of an experiment to token files in a cache where a file's name is the digest of all that
+decides its content. So nothing in the cache is ever rewritten, an interrupted preparation goes on where it was, and two
+experiments share what they have in common. `survey` only reads and filters.
 """
 
 from __future__ import annotations
@@ -11,38 +11,39 @@ import functools
 import hashlib
 import json
 import os
-import re
 import shutil
-import struct
 import sys
 import tempfile
 import time
-from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import field, frozen
 
 from andrea.errors import AndreaError
-from andrea.filters import KeepDocument, Report, keep
-from andrea.rng import Draws
-from andrea.sources import read_source, reading
+from andrea.filters import IdentifyDocument, KeepDocument, Report, no_keys
+from andrea.sources import reading
+from andrea.split import group_hash, held_out_mask, is_held_out
+from andrea.store import Asks, Chunk, Place, Store, find_duplicates, read_documents
 from andrea.tokenfile import (
     PREPARE_AGAIN,
     VERSION,
+    Encoder,
     TokenFile,
     TokenWriter,
     bytes_of_tokens,
     partial_name,
+    publish,
     sync_folder,
     write_whole,
 )
 from andrea.types import Document, SourceSpec, Tokenizer, TokenizerRequest
+from andrea.words import merge_runs, split_words, write_runs
+from andrea.workers import Workers, asked_to_end
 
 __all__ = [
     "Prepared",
@@ -57,60 +58,10 @@ __all__ = [
     "reopen",
     "sample_budgets",
     "split_words",
+    "survey",
 ]
 
-_REPORT_EVERY = 256  # documents between two calls of progress and stopped
-_WORD = re.compile(r"(?:[^\W_]|')+")
-
-
-# -- the held-out split ------------------------------------------------------------------------------------------------
-
-
-def group_hash(group: str) -> int:
-    """Return the 64-bit hash of a work's name, the same on every machine."""
-    return int.from_bytes(hashlib.blake2b(group.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
-
-
-def is_held_out(group: str, share: float) -> bool:
-    """Say whether a work is held out by its hash alone."""
-    return group_hash(group) < int(share * 2.0**64)
-
-
-def held_out_mask(hashes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], share: float) -> npt.NDArray[np.bool_]:
-    """Return which documents of a source are held out, bool (D,).
-
-    The rule of `is_held_out`, mended where few works make it miss. If it holds out less than half its share of the
-    bytes, further works are, in the order of their hashes, until it is half; the work with the highest hash always
-    stays. A source that is one single work gives its last documents, at least one.
-
-    Parameters
-    ----------
-    hashes
-        Of each document's group, uint64 (D,).
-    sizes
-        Bytes of each document, int64 (D,).
-    share
-        In (0, 1).
-
-    Raises
-    ------
-    AndreaError
-        When there is only one document, which cannot be on both sides.
-    """
-    if not 0 < share < 1:
-        raise AndreaError(f"the held-out share is {share}", "give a number between 0 and 1, for instance 0.05")
-    if len(hashes) < 2:
-        raise AndreaError(
-            "one document alone cannot be split into a training and a held-out part",
-            "add more text, or have it cut into smaller pieces, for instance with the reader's option `chunk`",
-        )
-    works, work_of = np.unique(hashes, return_inverse=True)  # sorted by hash
-    if works.size == 1:
-        return np.arange(len(hashes)) >= len(hashes) - max(1, int(len(hashes) * share))
-    below = int((works < np.uint64(int(share * 2.0**64))).sum())
-    bytes_up_to = np.cumsum(np.bincount(work_of, weights=sizes))
-    enough = int(np.searchsorted(bytes_up_to, share / 2 * bytes_up_to[-1])) + 1
-    return work_of < min(max(below, enough), works.size - 1)
+SMALL_BYTES = 8 << 20  # text up to which starting processes takes longer than it saves
 
 
 # -- preparation -------------------------------------------------------------------------------------------------------
@@ -121,6 +72,9 @@ class StoppedError(AndreaError):
 
     def __init__(self) -> None:
         super().__init__("the preparation was stopped; what was finished is kept", "the same command again goes on")
+
+    def __reduce__(self) -> tuple[type[StoppedError], tuple[()]]:
+        return StoppedError, ()  # it travels from a worker, and takes no argument
 
 
 @frozen(eq=False)
@@ -145,7 +99,7 @@ class PreparedSource:
     @property
     def sha256(self) -> str:
         """Digest of the manifest: two sources with the same digest give the same batches."""
-        return _digest(self.manifest)
+        return digest_of(self.manifest)
 
 
 @frozen(eq=False)
@@ -182,13 +136,13 @@ class Prepared:
 class _Task:
     """What every stage of one preparation needs to know."""
 
-    cache: Path
+    asks: Asks
     share: float
-    mix: Mapping[str, float]
-    make_tokenizer: Callable[[TokenizerRequest], Tokenizer]
-    tokenizer_key: str
     progress: Callable[[str, int, int], None]
     stopped: Callable[[], bool]
+    cache: Path = Path()
+    mix: Mapping[str, float] = field(factory=dict)
+    tokenizer_key: str = ""
 
     def tick(self, stage: str, done: int, total: int = 0) -> None:
         """Report progress, and leave if the user wants to."""
@@ -196,18 +150,18 @@ class _Task:
         if self.stopped():
             raise StoppedError
 
-    def counted(self, stage: str, indices: npt.NDArray[np.int64]) -> Iterator[int]:
-        """Yield the indices, with a tick now and then."""
-        for done, index in enumerate(indices.tolist()):
-            if done % _REPORT_EVERY == 0:
-                self.tick(stage, done, len(indices))
-            yield index
-        self.tick(stage, len(indices), len(indices))
-
     def place(self, folder: str, name: str) -> Path:
         """Return the path of a file in the cache, whose folder then exists."""
         (self.cache / folder).mkdir(parents=True, exist_ok=True)
         return self.cache / folder / name
+
+    def workers(self, processes: int) -> Workers:
+        """Return who does the work."""
+        return Workers(processes, self.asks, self._look)
+
+    def _look(self) -> None:
+        if self.stopped():
+            raise StoppedError
 
 
 def prepare(
@@ -218,10 +172,13 @@ def prepare(
     make_tokenizer: Callable[[TokenizerRequest], Tokenizer],
     tokenizer_key: str,
     cache: Path,
+    identify_document: IdentifyDocument = no_keys,
     held_out_share: float = 0.05,
     mix: Mapping[str, float] | None = None,
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
+    processes: int = 1,
+    small_bytes: int = SMALL_BYTES,
 ) -> Prepared:
     """Take sources to token files, or find in the cache that it was done before.
 
@@ -229,8 +186,8 @@ def prepare(
     ----------
     sources
         What to read, each with a name of its own.
-    open_source, keep_document, make_tokenizer
-        The hooks' answers.
+    open_source, keep_document, identify_document, make_tokenizer
+        The hooks' answers; picklable when there are several processes.
     tokenizer_key
         Says which tokenizer is made: the plugin's name, version and options. Another key trains another tokenizer.
     cache
@@ -243,24 +200,53 @@ def prepare(
         Called with (stage, done, total), total 0 when it is not known.
     stopped
         Asked as often; True ends the preparation with `StoppedError`.
+    processes
+        That read, count and encode. The files are the same whatever their number.
+    small_bytes
+        Text up to which everything is done in this process.
 
     Raises
     ------
     AndreaError
         On a source that cannot be read or of which nothing is left, a full disk, a cache that cannot be written.
     """
-    task = _Task(cache, held_out_share, _shares(sources, mix), make_tokenizer, tokenizer_key, progress, stopped)
-    with _writing(cache), _locked(task), ExitStack() as opened:
-        stores = []
-        for spec in sources:
-            file = opened.enter_context(tempfile.TemporaryFile(dir=cache))
-            documents = read_source(spec, open_source)
-            stores.append(_Store(spec, file, documents, keep_document, task))
-        tokenizer, folder = _obtain_tokenizer(stores, task)
-        words = _write_words(stores, task)
-        lengths = bytes_of_tokens(tokenizer)
-        prepared = tuple(_encode_source(store, tokenizer, lengths, task) for store in stores)
-        return _record(prepared, tokenizer, folder, words, task)
+    asks = Asks(open_source, keep_document, identify_document, make_tokenizer)
+    task = _Task(asks, held_out_share, progress, stopped, cache, _shares(sources, mix), tokenizer_key)
+    with _writing(cache), _locked(task), _scratch(cache) as folder, task.workers(processes) as workers:
+        stores = _read_all(sources, folder, workers, task, small_bytes)
+        counted = _begin_counting(stores, workers, task)
+        tokenizer, saved = _obtain_tokenizer(stores, task)
+        words = _write_words(stores, counted, task)
+        prepared = _encode_all(stores, tokenizer, saved, workers, task)
+        return _record(prepared, tokenizer, saved, words, task)
+
+
+def survey(
+    sources: Sequence[SourceSpec],
+    *,
+    open_source: Callable[[SourceSpec], Iterable[Document] | None],
+    keep_document: KeepDocument,
+    identify_document: IdentifyDocument = no_keys,
+    held_out_share: float = 0.05,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    stopped: Callable[[], bool] = lambda: False,
+    processes: int = 1,
+    small_bytes: int = SMALL_BYTES,
+) -> dict[str, Report]:
+    """Read and filter sources as `prepare` would, keep nothing, and return what would become of each, by name.
+
+    The parameters are those of `prepare`.
+    """
+    _shares(sources, None)
+    asks = Asks(open_source, keep_document, identify_document, _no_tokenizer)
+    task = _Task(asks, held_out_share, progress, stopped)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, task.workers(processes) as workers:
+        stores = _read_all(sources, Path(folder), workers, task, small_bytes, texts=False)
+        return {store.spec.name: store.report for store in stores}
+
+
+def _no_tokenizer(request: TokenizerRequest) -> Tokenizer:
+    raise ValueError("a survey makes no tokenizer")
 
 
 def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest], Tokenizer]) -> Prepared:
@@ -279,7 +265,7 @@ def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest]
         )
     with reading(path):
         record = json.loads(path.read_bytes())
-    if _digest(record) != sha256:
+    if digest_of(record) != sha256:
         raise AndreaError(f"{path} is damaged: it does not have the digest that is its name", PREPARE_AGAIN)
     folder, words = cache / "tokenizers" / record["tokenizer"]["folder"], cache / "words" / record["words"]
     for part in (folder, words):
@@ -330,63 +316,40 @@ def _shares(sources: Sequence[SourceSpec], mix: Mapping[str, float] | None) -> d
     return {name: mix.get(name, 0.0) / total for name in names}
 
 
-class _Store:
-    """The kept documents of one source, in a temporary file without a name that vanishes with the process.
+def _read_all(
+    sources: Sequence[SourceSpec], folder: Path, workers: Workers, task: _Task, small: int, texts: bool = True
+) -> list[Store]:
+    """Read the sources one by one; once there is more than a little text, those still to come in processes."""
+    places = [Place(folder, number, texts) for number in range(len(sources))]
+    elsewhere: dict[int, Callable[[], Report]] = {}
+    reports: list[Report] = []
 
-    A source is so read only once, and what is hashed is what is encoded.
-    """
+    for number, spec in enumerate(sources):
 
-    def __init__(
-        self, spec: SourceSpec, file: IO[bytes], documents: Iterable[Document], ask: KeepDocument, task: _Task
-    ) -> None:
-        self.spec, self._file = spec, file
-        self.report = Report()
-        digest, hashes, offsets = hashlib.sha256(), array("Q"), array("Q", [0])
-        for document, data in keep(documents, spec.name, ask, self.report):
-            if len(hashes) % _REPORT_EVERY == 0:
-                task.tick(f"reading {spec.name}", len(hashes))
-            for part in (document.name.encode(errors="surrogatepass"), document.group.encode(errors="surrogatepass")):
-                digest.update(struct.pack("<Q", len(part)) + part)
-            digest.update(struct.pack("<Q", len(data)) + data)
-            file.write(data)
-            hashes.append(group_hash(document.group))
-            offsets.append(offsets[-1] + len(data))
-        task.tick(f"reading {spec.name}", len(hashes))
-        self.sha256 = digest.hexdigest()
-        self._offsets = np.array(offsets, dtype=np.int64)
-        held_out = self._split(np.array(hashes, dtype=np.uint64), task.share)
-        self.train = np.flatnonzero(~held_out)
-        # Shuffled, so that the first rows of the file, which evaluations use, come from all held-out works.
-        self.held_out = np.flatnonzero(held_out)
-        self.held_out = self.held_out[Draws(0, "held_out.order").permutation(self.held_out.size)]
+        def tick(documents: int, size: int, spec: SourceSpec = spec, first: int = number + 1) -> None:
+            task.tick(f"reading {spec.name}", documents)
+            enough = sum(report.bytes for report in reports) + size > small
+            if enough and not elsewhere and first < len(sources) and workers.start():
+                for later in range(first, len(sources)):
+                    elsewhere[later] = workers.submit(_read_elsewhere, sources[later], places[later])
 
-    def _split(self, hashes: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
-        name, dropped = self.spec.name, self.report.dropped
-        if not hashes.size:
-            reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(dropped.items()))
-            raise AndreaError(f"source {name}: every document was dropped: {reasons}", "loosen or remove a filter")
-        try:
-            return held_out_mask(hashes, np.diff(self._offsets), share)
-        except AndreaError as error:
-            raise AndreaError(f"source {name}: {error.message}", error.hint) from error
+        if number in elsewhere:
+            task.tick(f"reading {spec.name}", 0)
+            reports.append(elsewhere[number]())
+        else:
+            reports.append(read_documents(task.asks, spec, places[number], tick))
+    if sum(report.bytes for report in reports) > small:
+        workers.start()
+    duplicates = find_duplicates(places, [report.kept for report in reports])
+    return [Store(*each, task.share) for each in zip(sources, places, reports, duplicates, strict=True)]
 
-    def read(self, index: int) -> bytes:
-        """Return the text of a document in UTF-8."""
-        self._file.seek(int(self._offsets[index]))
-        return self._file.read(int(self._offsets[index + 1] - self._offsets[index]))
 
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Return the bytes of each training document."""
-        return np.diff(self._offsets)[self.train]
+def _read_elsewhere(asks: Asks, spec: SourceSpec, place: Place) -> Report:
+    def tick(documents: int, size: int) -> None:
+        if asked_to_end():
+            raise StoppedError
 
-    def sample(self, budget: int) -> Iterator[bytes]:
-        """Yield training documents from all over the source, at most `budget` bytes."""
-        order = Draws(0, "tokenizer.sample").permutation(self.train.size)
-        count = int(np.searchsorted(np.cumsum(self.lengths()[order]), budget, side="right"))
-        if count == 0 and budget > 0:  # not even one: its beginning, cut between two characters
-            yield self.read(int(self.train[order[0]]))[:budget].decode(errors="ignore").encode()
-        for index in np.sort(self.train[order[:count]]):
-            yield self.read(int(index))
+    return read_documents(asks, spec, place, tick)
 
 
 def sample_budgets(available: Sequence[int], shares: Sequence[float], limit: int) -> list[int]:
@@ -408,25 +371,25 @@ def sample_budgets(available: Sequence[int], shares: Sequence[float], limit: int
     return [int(value) for value in budget]
 
 
-def _sample(stores: Sequence[_Store], mix: Mapping[str, float], limit: int) -> Iterator[bytes]:
-    available = [int(store.lengths().sum()) for store in stores]
+def _sample(stores: Sequence[Store], mix: Mapping[str, float], limit: int) -> Iterator[bytes]:
+    available = [int(store.sizes(store.train).sum()) for store in stores]
     budgets = sample_budgets(available, [mix[store.spec.name] for store in stores], limit)
     for store, budget in zip(stores, budgets, strict=True):
         yield from store.sample(budget)
 
 
-def _obtain_tokenizer(stores: Sequence[_Store], task: _Task) -> tuple[Tokenizer, Path]:
+def _obtain_tokenizer(stores: Sequence[Store], task: _Task) -> tuple[Tokenizer, Path]:
     """Load the tokenizer of this key and this training text, after training it if there is none yet."""
     texts = [[store.sha256, task.mix[store.spec.name]] for store in stores]
-    folder = task.place("tokenizers", _digest([task.tokenizer_key, task.share, texts])[:32])
+    folder = task.place("tokenizers", digest_of([task.tokenizer_key, task.share, texts])[:32])
     sample = functools.partial(_sample, stores, task.mix)
     trained = None
     if not folder.is_dir():
         task.tick("training the tokenizer", 0, 1)
-        trained = task.make_tokenizer(TokenizerRequest(sample))
+        trained = task.asks.make_tokenizer(TokenizerRequest(sample))
         _publish_tokenizer(trained, folder)
         task.tick("training the tokenizer", 1, 1)
-    tokenizer = task.make_tokenizer(TokenizerRequest(sample, saved=folder))
+    tokenizer = task.asks.make_tokenizer(TokenizerRequest(sample, saved=folder))
     if trained is not None and trained.fingerprint != tokenizer.fingerprint:
         shutil.rmtree(folder)
         raise ValueError("the tokenizer that was saved and loaded is not the one that was trained")
@@ -446,41 +409,94 @@ def _publish_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def split_words(text: str) -> list[str]:
-    """Return the words of a text, lower case: the longest runs of letters, digits and apostrophes."""
-    return _WORD.findall(text.lower())
+def _begin_counting(stores: Sequence[Store], workers: Workers, task: _Task) -> list[Callable[[], list[Path]]]:
+    """Let the words of each source be counted, beside the training of the tokenizer if there are processes."""
+    if _words_path(stores, task).exists():
+        return []
+    return [workers.submit(_count_words, store.place, list(store.chunks(store.train))) for store in stores]
 
 
-def _write_words(stores: Sequence[_Store], task: _Task) -> Path:
-    path = task.place("words", _digest([task.share, [store.sha256 for store in stores]])[:32] + ".txt")
+def _count_words(asks: Asks, place: Place, chunks: Sequence[Chunk]) -> list[Path]:
+    def texts() -> Iterator[str]:
+        for chunk in chunks:
+            if asked_to_end():
+                raise StoppedError
+            yield from (text.decode() for text in chunk.texts())
+
+    return write_runs(texts(), place.path("words"))
+
+
+def _words_path(stores: Sequence[Store], task: _Task) -> Path:
+    return task.place("words", digest_of([task.share, [store.sha256 for store in stores]])[:32] + ".txt")
+
+
+def _write_words(stores: Sequence[Store], counted: Sequence[Callable[[], list[Path]]], task: _Task) -> Path:
+    path, runs = _words_path(stores, task), []
     if path.exists():
         return path
-    count: Counter[str] = Counter()
-    for store in stores:
-        for index in task.counted(f"counting words of {store.spec.name}", store.train):
-            count.update(split_words(store.read(index).decode()))
-    words = sorted(word for word, times in count.items() if times >= 2)
-    write_whole(path, "".join(f"{word}\n" for word in words).encode())
+    for number, (store, count) in enumerate(zip(stores, counted, strict=True)):
+        task.tick(f"counting words of {store.spec.name}", number, len(stores))
+        runs += count()
+    task.tick("counting words", len(stores), len(stores))
+    with partial_name(path).open("wb") as file:
+        file.writelines(word.encode() for word in merge_runs(runs))
+        publish(file, path)
     return path
 
 
-def _encode_source(store: _Store, tokenizer: Tokenizer, lengths: npt.NDArray[np.uint32], task: _Task) -> PreparedSource:
-    key = _digest([VERSION, store.sha256, tokenizer.fingerprint, task.share])[:32]
+def _encode_all(
+    stores: Sequence[Store], tokenizer: Tokenizer, saved: Path, workers: Workers, task: _Task
+) -> tuple[PreparedSource, ...]:
+    """Encode every side of every source that has no file yet, in pieces, each file in its order."""
+    sides = [(store, side, documents) for store in stores for side, documents in store.sides()]
+    paths = [_token_path(store, side, tokenizer, task) for store, side, _ in sides]
+    missing = [(*one, path) for one, path in zip(sides, paths, strict=True) if not path.exists()]
+    pieces = (chunk for store, _, documents, _ in missing for chunk in store.chunks(documents))
+    encoded = workers.map(functools.partial(_encode_chunk, saved=saved), pieces)
+    lengths = bytes_of_tokens(tokenizer)
+    for store, _, documents, path in missing:
+        stage, done = f"encoding {store.spec.name}", 0
+        with TokenWriter(path, tokenizer, lengths) as writer:
+            task.tick(stage, 0, documents.size)
+            while done < documents.size:
+                tokens, sizes, text_bytes = next(encoded)
+                writer.append(tokens, sizes, text_bytes)
+                done += len(sizes)
+                task.tick(stage, done, documents.size)
+    return tuple(
+        _prepared_source(store, paths[2 * number : 2 * number + 2], tokenizer, task)
+        for number, store in enumerate(stores)
+    )
+
+
+def _token_path(store: Store, side: str, tokenizer: Tokenizer, task: _Task) -> Path:
+    key = digest_of([VERSION, store.sha256, tokenizer.fingerprint, task.share])[:32]
+    return task.place("tokens", f"{key}.{side}.btok")
+
+
+def _encode_chunk(asks: Asks, chunk: Chunk, saved: Path) -> tuple[npt.NDArray[Any], list[int], int]:
+    """Return the tokens of all documents, the tokens of each, and the bytes of their texts."""
+    encoder = _encoder(asks.make_tokenizer, saved)
+    documents = [encoder.encode(text) for text in chunk.texts()]
+    return np.concatenate(documents), [len(one) for one in documents], int((chunk.ends - chunk.starts).sum())
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(make_tokenizer: Callable[[TokenizerRequest], Tokenizer], saved: Path) -> Encoder:
+    return Encoder(make_tokenizer(TokenizerRequest(_no_sample, saved=saved)))
+
+
+def _prepared_source(store: Store, paths: Sequence[Path], tokenizer: Tokenizer, task: _Task) -> PreparedSource:
     manifest: dict[str, Any] = {
         "source": store.spec.name,
-        "reader": store.spec.reader,
+        "readers": [part.reader for part in store.spec.parts],
+        "licences": [part.licence for part in store.spec.parts],
         "content": store.sha256,
         "tokenizer": tokenizer.fingerprint,
         "held_out_share": task.share,
         **store.report.to_json(),
     }
-    paths = []
-    for side, indices in (("train", store.train), ("held_out", store.held_out)):
-        path = task.place("tokens", f"{key}.{side}.btok")
-        if not path.exists():
-            with TokenWriter(path, tokenizer, lengths) as writer:
-                for index in task.counted(f"encoding {store.spec.name}", indices):
-                    writer.add(store.read(index))
+    for side, path in zip(("train", "held_out"), paths, strict=True):
         file = TokenFile.open(path, tokenizer.fingerprint)
         manifest[side] = {
             "file": path.name,
@@ -489,7 +505,6 @@ def _encode_source(store: _Store, tokenizer: Tokenizer, lengths: npt.NDArray[np.
             "bytes": file.bytes,
             "sha256": file.sha256,
         }
-        paths.append(path)
     return PreparedSource(store.spec.name, paths[0], paths[1], manifest)
 
 
@@ -502,14 +517,14 @@ def _record(
         "words": words.name,
         "sources": [source.manifest for source in sources],
     }
-    sha256 = _digest(record)
+    sha256 = digest_of(record)
     path = task.place("prepared", f"{sha256}.json")
     if not path.exists():
         write_whole(path, json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
     return Prepared(tokenizer, folder, sources, words, sha256)
 
 
-def _digest(value: Any) -> str:
+def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -524,6 +539,18 @@ def _writing(cache: Path) -> Iterator[None]:
             f"cannot write prepared data at {place}: {error.strerror or error}",
             "make room or choose another folder; what was finished is kept, and the same command goes on from there",
         ) from error
+
+
+@contextmanager
+def _scratch(cache: Path) -> Iterator[Path]:
+    """Make a folder for texts on their way; one that a killed preparation left is cleared away by the next."""
+    (cache / "scratch").mkdir(exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(".partial", dir=cache / "scratch", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    finally:
+        with suppress(OSError):
+            (cache / "scratch").rmdir()
 
 
 @contextmanager

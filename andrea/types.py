@@ -21,6 +21,15 @@ Tokens = npt.NDArray[np.int32]
 
 
 @frozen
+class SourceInput:
+    """One of several inputs that make a source; `reader`, `options` and `licence` as in `SourceSpec`."""
+
+    reader: str
+    options: Mapping[str, Any] = field(factory=dict)
+    licence: str = ""
+
+
+@frozen
 class SourceSpec:
     """One source of an experiment: an arm of the bandit.
 
@@ -29,14 +38,27 @@ class SourceSpec:
     name
         How the run calls it.
     reader
-        Name of the plugin that reads it, for instance ``source.text``.
+        Name of the plugin that reads it, for instance ``source.text``; empty when there are `inputs`.
     options
         What the reader is told: paths, columns, package names.
+    licence
+        Of the text, as the user gives it; kept in the manifest.
+    inputs
+        In place of a reader: several, whose documents make one source, one input after another.
     """
 
     name: str
-    reader: str
+    reader: str = ""
     options: Mapping[str, Any] = field(factory=dict)
+    licence: str = ""
+    inputs: tuple[SourceInput, ...] = ()
+
+    @property
+    def parts(self) -> tuple[SourceSpec, ...]:
+        """The descriptions that readers get, one for each input; the source itself when it has one reader."""
+        if not self.inputs:
+            return (self,)
+        return tuple(SourceSpec(self.name, one.reader, one.options, one.licence or self.licence) for one in self.inputs)
 
 
 @frozen

@@ -213,7 +213,7 @@ def test_a_value_of_another_type_is_refused(tiny, path, wrong, said):
         (["model"], "key 'model' is missing"),
         (["sources"], "key 'sources' is missing"),
         (["model", "n_layer"], "key 'n_layer' is missing in model"),
-        (["sources", 0, "reader"], "key 'reader' is missing in sources[0]"),
+        (["sources", 0, "name"], "key 'name' is missing in sources[0]"),
     ],
 )
 def test_a_missing_key_is_named(tiny, path, said):
@@ -225,6 +225,17 @@ def test_a_missing_key_is_named(tiny, path, said):
     del inner[path[-1]]
 
     assert refusal(value).message == f"tiny.json: {said}"
+
+
+@pytest.mark.parametrize("inputs", [[], [{"reader": "source.text", "options": {"path": "b"}}]])
+def test_a_source_has_a_reader_or_inputs(tiny, inputs):
+    """Neither of them, or both, is refused with an example of each; one of them is taken."""
+    wrong = changed(tiny, ["sources", 0, "inputs"], inputs)
+    if not inputs:
+        del wrong["sources"][0]["reader"]
+    assert "needs either a reader with its options, or inputs" in refusal(wrong).message
+    right = changed(tiny, ["sources", 0], {"name": "one", "inputs": [{"reader": "source.text", "options": {}}]})
+    assert [part.reader for part in from_json(right, "tiny.json").sources[0].parts] == ["source.text"]
 
 
 def test_all_faults_are_reported_at_once(tiny):

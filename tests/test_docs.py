@@ -21,6 +21,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text(encoding="u
 KIND_OF = {
     "open_source": "source",
     "keep_document": "filter",
+    "identify_document": "filter",
     "make_tokenizer": "tokenizer",
     "score_sources": "bandit",
     "weigh_sources": "weight",

@@ -16,10 +16,10 @@ HOOKS = hook_names()
 
 def test_hooks_are_in_the_order_of_a_run():
     """The file is the documentation of the order."""
-    assert HOOKS[:5] == ["open_source", "keep_document", "make_tokenizer", "choose_precision", "on_start"]
+    assert HOOKS[:5] == ["open_source", "keep_document", "identify_document", "make_tokenizer", "choose_precision"]
     assert HOOKS.index("select_source") < HOOKS.index("reward") < HOOKS.index("on_step") < HOOKS.index("should_stop")
     assert HOOKS[-1] == "on_finish"
-    assert len(HOOKS) == 17
+    assert len(HOOKS) == 18
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -125,16 +125,16 @@ def test_sigusr1_saves_and_goes_on(start, experiment, workplace):
 
 SLOW_READER = """
 import sys, time
-from andrea import sources, tokens
+from andrea import store
 from andrea.cli import main
-real = tokens.keep
+real = store.keep
 
 def slow(*arguments):
     for number, pair in enumerate(real(*arguments)):
         time.sleep(0.002)
         yield pair
 
-tokens.keep, tokens._REPORT_EVERY = slow, 8
+store.keep, store._REPORT_EVERY = slow, 8
 sys.argv = ["andrea", *sys.argv[1:]]
 main()
 """

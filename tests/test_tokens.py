@@ -27,7 +27,9 @@ from andrea.tokens import (
     reopen,
     sample_budgets,
     split_words,
+    survey,
 )
+from andrea.types import SourceInput
 
 GOLDEN = "0deb90b2d1007041b01423a557ea202f8e37bb7c64f98879e1464cf0000c0647"
 GROUP_HASH = 12147583775996357911
@@ -386,6 +388,135 @@ def test_killed_at_random(tmp_path):
         assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     do(cache)
     assert content(cache) == content(tmp_path / "whole")
+
+
+def short(document, source):
+    return "short" if len(document.text) < 10 else None
+
+
+def first_word(document, source):
+    """Identify a document by its first word and its length."""
+    words = document.text.split()
+    return [group_hash(f"{words[0]} {len(words)}")] if words else []
+
+
+PICKLABLE = {"keep_document": short, "processes": 2, "small_bytes": 0}
+
+
+def test_processes_write_the_same_bytes(tmp_path):
+    """However many processes work, and however early they start, the files are those of one process."""
+    do(tmp_path / "one", identify_document=first_word)
+    for name, changes in (("two", {"small_bytes": 0}), ("later", {"small_bytes": 3000}), ("three", {"processes": 3})):
+        do(tmp_path / name, identify_document=first_word, **{**PICKLABLE, **changes})
+        assert content(tmp_path / name) == content(tmp_path / "one")
+
+
+def test_small_chunks_change_nothing(tmp_path, monkeypatch):
+    """Documents encoded a few at a time give the files of those encoded all at once."""
+    do(tmp_path / "whole")
+    monkeypatch.setattr("andrea.store.CHUNK_BYTES", 50)
+    do(tmp_path / "pieces")
+    assert content(tmp_path / "pieces") == content(tmp_path / "whole")
+
+
+def test_an_error_in_a_process_is_the_users_error(tmp_path):
+    """A source that cannot be read elsewhere is named as it is when it is read here."""
+    specs = [*sources(60), SourceSpec("bad", "source.test", {"documents": 0})]
+    with pytest.raises(AndreaError, match=r"source bad: source\.test found no document"):
+        do(tmp_path, specs, **PICKLABLE)
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_stopping_with_processes(tmp_path):
+    """When `stopped` says yes while processes work, they end and nothing half written stays."""
+    asked = iter(range(12))
+    with pytest.raises(StoppedError):
+        do(tmp_path, **PICKLABLE, stopped=lambda: next(asked, None) is None)
+    assert not list(tmp_path.glob("*/*.partial"))
+    do(tmp_path)
+    do(tmp_path / "other")
+    assert {k: v for k, v in content(tmp_path).items() if not k.startswith("other/")} == content(tmp_path / "other")
+
+
+def test_killed_at_random_with_processes(tmp_path):
+    """Killed by SIGKILL at random moments, started again with processes or without, the files are the same."""
+    do(tmp_path / "whole")
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys; sys.path[:0] = [sys.argv[1]]\n"
+        "import pathlib, test_tokens as t\n"
+        "if __name__ == '__main__': t.do(pathlib.Path(sys.argv[2]), **t.PICKLABLE)\n",
+        encoding="utf-8",
+    )
+    draw, cache = random.Random(1), tmp_path / "killed"
+    for _ in range(4):
+        process = subprocess.Popen([sys.executable, script, Path(__file__).parent, cache])
+        try:
+            process.wait(draw.uniform(0.2, 2.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    do(cache)
+    assert content(cache) == content(tmp_path / "whole")
+
+
+def test_duplicates_are_dropped(tmp_path):
+    """A document that shares a key with an earlier one, of its own or an earlier source, is dropped and counted."""
+    prepared = do(tmp_path, identify_document=first_word)
+    seen, expected = set(), {}
+    for spec in sources(60, 300, 30):
+        for document in texts_of(spec):
+            if len(document.text) < 10:
+                continue
+            key = (document.text.split()[0], len(document.text.split()))
+            if key not in seen:
+                expected.setdefault(spec.name, []).append(document.text)
+            seen.add(key)
+    for source in prepared.sources:
+        kept = []
+        for path in (source.train, source.held_out):
+            file = TokenFile.open(path)
+            kept += [prepared.tokenizer.decode(file.document(i)).decode() for i in range(file.documents)]
+        assert sorted(kept) == sorted(expected[source.name])
+        manifest = source.manifest
+        assert manifest["kept"] == len(kept)
+        assert manifest["bytes"] == sum(len(text.encode()) for text in kept)
+        asked = {"s0": 60, "s1": 300, "s2": 30}[source.name]
+        assert manifest["kept"] + sum(manifest["dropped"].values()) == asked
+        assert manifest["dropped"]["duplicate of an earlier document"] > 0
+
+
+def test_keys_are_compared_in_parts(tmp_path, monkeypatch):
+    """Few keys at once in memory find the same duplicates."""
+    do(tmp_path / "whole", identify_document=first_word)
+    monkeypatch.setattr("andrea.store._KEYS_AT_ONCE", 7)
+    do(tmp_path / "parts", identify_document=first_word)
+    assert content(tmp_path / "parts") == content(tmp_path / "whole")
+
+
+def test_a_survey_reports_and_writes_nothing(tmp_path):
+    """Its reports are those of the manifests, duplicates included, with processes and without."""
+    prepared = do(tmp_path, identify_document=first_word)
+    before = content(tmp_path)
+    arguments = {"open_source": texts_of, "identify_document": first_word, "held_out_share": 0.2}
+    for changes in ({"keep_document": short}, PICKLABLE):
+        reports = survey(sources(60, 300, 30), **arguments, **changes)
+        for source in prepared.sources:
+            said = reports[source.name].to_json()
+            assert said == {key: source.manifest[key] for key in ("kept", "bytes", "dropped")}
+    assert content(tmp_path) == before
+
+
+def test_several_inputs_make_one_source(tmp_path):
+    """A source of inputs is their documents one after another; readers and licences stand in the manifest."""
+    inputs = (SourceInput("source.a", {"documents": 20}, "CC0"), SourceInput("source.b", {"documents": 10}))
+    spec = SourceSpec("chat", inputs=inputs, licence="MIT")
+    (source,) = do(tmp_path, [spec], keep_document=lambda d, s: None).sources
+    assert source.manifest["readers"] == ["source.a", "source.b"]
+    assert source.manifest["licences"] == ["CC0", "MIT"]
+    parts = [SourceSpec("chat", one.reader, one.options) for one in inputs]
+    texts = [document.text for part in parts for document in texts_of(part)]
+    assert source.manifest["kept"] == len([text for text in texts if text])
 
 
 def test_stopping_is_asked_for(tmp_path):

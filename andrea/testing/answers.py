@@ -98,6 +98,13 @@ def _reason(answer: Any, arguments: Mapping[str, Any]) -> Iterator[str]:
         yield f"answers {answer!r}; a reason is a text, and no reason is None"
 
 
+def _keys(answer: Any, arguments: Mapping[str, Any]) -> Iterator[str]:
+    if not isinstance(answer, (list, tuple)):
+        yield f"answers {answer!r}, not a list of keys"
+    elif wrong := [key for key in answer if type(key) is not int or not 0 <= key < 2**64]:
+        yield f"gives the key {wrong[0]!r}; keys are whole numbers from 0 to 2**64 - 1"
+
+
 def _requests(answer: Any, arguments: Mapping[str, Any]) -> Iterator[str]:
     if answer is not None and (not isinstance(answer, (set, frozenset)) or not answer <= REQUESTS):
         yield f"answers {answer!r}, not a set of {sorted(REQUESTS)}"
@@ -125,6 +132,7 @@ _JUDGES: dict[str, Callable[[Any, Mapping[str, Any]], Iterator[str]]] = {
     "request_probes": _probes,
     "reward": _reward,
     "keep_document": _reason,
+    "identify_document": _keys,
     "should_stop": _reason,
     "on_signal": _requests,
     "choose_precision": _precision,

@@ -225,6 +225,11 @@ def filter_gives_reasons(subject: Subject) -> None:
         report(list(faults_of("keep_document", first, {})))
         if first != again:
             raise ContractError(f"document {number}: {first!r}, asked again {again!r}")
+        asked = {"document": document, "source": SOURCES[0]}
+        keys, keys_again = (list(hooks.ask("identify_document", **asked)) for _ in range(2))
+        report([fault for _, answer in keys for fault in faults_of("identify_document", answer, asked)])
+        if keys != keys_again:
+            raise ContractError(f"document {number}: keys {keys!r:.80}, asked again {keys_again!r:.80}")
 
 
 # -- precision ---------------------------------------------------------------------------------------------------------
