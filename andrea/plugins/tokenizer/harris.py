@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,9 @@ from andrea.plugins.tokenizer.harris_file import FILE, FORMAT, PIECES, Training,
 from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
 from andrea.plugins.tokenizer.harris_training import train_segments
 from andrea.plugins.tokenizer.harris_variety import RULES
+
+DECODED = 1 << 13
+"""Ids that are decoded at once: few enough for the processor's cache."""
 
 
 @plugin
@@ -97,9 +100,8 @@ class HarrisTokenizer:
         texts = [text for text, _ in segments]
         if len(set(texts)) != len(texts) or len(texts) > training.wanted or any(len(text) < 2 for text in texts):
             raise ValueError(f"segments must differ, have two bytes or more, and be at most {training.wanted}")
-        self._ids = ChunkIds(texts)
-        self._bytes = np.empty(self.size, dtype=object)
-        self._bytes[:] = b""
+        self._ids = remember_chunks(texts)
+        self._bytes = np.full(self.size, b"", dtype=object)
         self._bytes[:256] = [bytes([value]) for value in range(256)]
         self._bytes[257 : 257 + len(texts)] = texts
         decisive = json.dumps([FORMAT, PIECES, self.size, [escape(text) for text in texts]], sort_keys=True)
@@ -118,49 +120,63 @@ class HarrisTokenizer:
         AndreaError
             When an id is not in [0, size).
         """
-        values = np.asarray(ids, dtype=np.int64).ravel()
-        if values.size and (values.min() < 0 or values.max() >= self.size):
+        values = np.ascontiguousarray(ids, dtype=np.int64).ravel()
+        # A negative id is a very large one without its sign.
+        if values.size and values.view(np.uint64).max() >= self.size:
             raise AndreaError(
                 f"the ids go from {values.min()} to {values.max()}: this tokenizer has the ids 0 to {self.size - 1}",
                 "these ids were made by another tokenizer; load the one that was saved with them",
             )
-        return b"".join(self._bytes[values].tolist())
+        parts = (self._bytes[values[i : i + DECODED]].tolist() for i in range(0, values.size, DECODED))
+        return b"".join(map(b"".join, parts))
 
     def save(self, folder: Path) -> None:
-        """Write `harris_segments.json`."""
+        """Write `harris_segments.json`, and `tokenizer.json` for other programs, which is never read here."""
+        # The library is slow to import and needed for nothing else.
+        from andrea.plugins.tokenizer.harris_export import write_library_files
+
         write_file(folder / FILE, self.training, self.segments)
+        write_library_files(folder, [text for text, _ in self.segments], self.size)
 
 
-class ChunkIds(dict[bytes, bytes]):
-    """Chunks and their ids, int32 as bytes; one that is missing is encoded when it is asked for.
+class Memory(dict[bytes, bytes]):
+    """What was made of every key; what is missing is made when it is asked for.
+
+    When it is full it becomes the older memory and a new one begins. What is needed again comes back from there, so
+    common keys stay, rare ones go, and memory is bounded on any text.
 
     Parameters
     ----------
-    segments
-        Ids from 257 in this order.
+    make
+        Returns what belongs to a key.
     most
-        Chunks that are kept; then all are forgotten, so memory is bounded on any text.
+        Keys that are kept, and as many older ones.
     """
 
-    def __init__(self, segments: Sequence[bytes], most: int = 1 << 19) -> None:
+    def __init__(self, make: Callable[[bytes], bytes], most: int = 1 << 18) -> None:
         super().__init__()
-        self.most = most
-        self._pieces: dict[bytes, bytes] = {}
-        numbers = {bytes([value]): value for value in range(256)}
-        numbers |= {segment: 257 + number for number, segment in enumerate(segments)}
-        self._automaton = build_automaton(numbers)
+        self.older: dict[bytes, bytes] = {}
+        self._make, self._most = make, most
 
-    def __missing__(self, chunk: bytes) -> bytes:
-        """Encode a chunk piece by piece, and remember it and them."""
-        if len(self) >= self.most:
+    def __missing__(self, key: bytes) -> bytes:
+        """Find what is missing in the older memory, or make it."""
+        found = self.older.get(key)
+        if found is None:
+            found = self._make(key)
+        if len(self) >= self._most:
+            self.older = dict(self)
             self.clear()
-            self._pieces.clear()
-        self[chunk] = encoded = b"".join([self._pieces.get(piece) or self._piece(piece) for piece in pieces_of(chunk)])
-        return encoded
+        self[key] = found
+        return found
 
-    def _piece(self, piece: bytes) -> bytes:
-        self._pieces[piece] = encoded = array("i", fewest_ids(piece, self._automaton)).tobytes()
-        return encoded
+
+def remember_chunks(segments: Sequence[bytes], most: int = 1 << 18) -> Memory:
+    """Return a memory of the ids of chunks, int32 as bytes; `segments` have the ids from 257 in this order."""
+    numbers = {bytes([value]): value for value in range(256)}
+    numbers |= {segment: 257 + number for number, segment in enumerate(segments)}
+    first = build_automaton(numbers)
+    pieces = Memory(lambda piece: array("i", fewest_ids(piece, first)).tobytes(), most)
+    return Memory(lambda chunk: b"".join(map(pieces.__getitem__, pieces_of(chunk))), most)
 
 
 class State(dict[int, "State"]):

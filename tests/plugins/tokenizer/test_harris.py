@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from andrea import AndreaError, Tokenizer, TokenizerRequest
-from andrea.plugins.tokenizer.harris import ChunkIds, Harris, build_automaton, fewest_ids
+from andrea.plugins.tokenizer.harris import Harris, Memory, build_automaton, fewest_ids, remember_chunks
 from andrea.plugins.tokenizer.harris_file import checksum, escape, unescape
 from andrea.plugins.tokenizer.harris_lattice import Lattice, build_trie
 from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
@@ -258,12 +258,22 @@ def test_a_segment_without_itself():
 
 
 def test_forgetting_changes_nothing():
-    """A memory that is emptied all the time encodes the same."""
+    """A memory that begins anew all the time encodes the same and stays small."""
     segments = [text for text, _ in TOKENIZER.segments]
-    small = ChunkIds(segments, most=3)
+    small = remember_chunks(segments, most=3)
     encoded = b"".join(small[chunk] for chunks in split(TEXT) for chunk in chunks)
     assert np.frombuffer(encoded, dtype=np.int32).tolist() == TOKENIZER.encode(TEXT).tolist()
     assert len(small) <= 3
+    assert len(small.older) <= 3
+
+
+def test_what_is_needed_again_is_not_made_again():
+    """A key that is asked for before its memory is two generations old is made once."""
+    made = []
+    memory = Memory(lambda key: made.append(key) or key, most=2)
+    for key in (b"a", b"b", b"a", b"c", b"a", b"d", b"a", b"e"):
+        assert memory[key] == key
+    assert made == [b"a", b"b", b"c", b"d", b"e"]
 
 
 @pytest.mark.parametrize("unit", [b"a", b" ", b"'", b"\xe2\x80\x99", b" a", b"\n ", bytes(range(256)), b"ab'"])
@@ -282,6 +292,7 @@ def test_time_is_linear(unit):
 
 def train_once_encode(data):
     TOKENIZER._ids.clear()
+    TOKENIZER._ids.older.clear()
     return TOKENIZER.encode(data)
 
 
