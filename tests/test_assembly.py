@@ -1,0 +1,200 @@
+"""A run put together: folders, fingerprints, and a cut run that is the uncut one to the last file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from andrea import assembly
+from andrea.assembly import Mode, Request, newest_run, open_run, plan
+from andrea.checkpoint import complete_steps, read_checkpoint
+from andrea.errors import AndreaError
+from andrea.interrupts import Interrupts
+
+CPU = ("--device", "cpu")
+
+
+def quiet(*words):
+    """Say nothing."""
+
+
+def contents(folder):
+    """Return the bytes of every file below a folder, by relative path."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_seventeen_steps_and_a_resume_are_thirty_steps(andrea, experiment):
+    """``--steps 17`` then ``--resume --steps 30`` leaves the files of ``--steps 30``, all of them, byte for byte."""
+    assert andrea("run", experiment, "--out", "cut", "--steps", 17, *CPU).code == 0
+    assert complete_steps(Path("cut/checkpoints")) == [10, 17]
+    assert andrea("run", "--resume", "--out", "cut", "--steps", 30, *CPU).code == 0
+    assert andrea("run", experiment, "--out", "uncut", "--steps", 30, *CPU).code == 0
+    cut, uncut = contents(Path("cut")), contents(Path("uncut"))
+
+    extra = {name for name in cut if "step_000017" in name}
+    assert len(extra) == 3
+    # With keep 3 the additional checkpoint of step 17 has pushed out that of step 10.
+    pushed_out = {name for name in uncut if "step_000010" in name}
+    assert cut.keys() - extra == uncut.keys() - pushed_out
+    assert [name for name in cut.keys() - extra if cut[name] != uncut[name]] == []
+
+
+def test_the_number_of_steps_is_no_part_of_a_run(andrea, experiment):
+    """The configuration of a run that was to stop at 4 is that of one that was to stop at 9."""
+    for steps in (4, 9):
+        assert andrea("run", experiment, "--out", f"run{steps}", "--steps", steps, *CPU).code == 0
+
+    assert Path("run4/config.json").read_bytes() == Path("run9/config.json").read_bytes()
+    lines = [Path(f"run{steps}/journal.jsonl").read_bytes().splitlines() for steps in (4, 9)]
+    assert lines[0][:4] == lines[1][:4]
+
+
+def test_two_fresh_runs_are_equal(andrea, experiment):
+    """The same experiment twice gives the same bytes in every file."""
+    for name in ("a", "b"):
+        assert andrea("run", experiment, "--out", name, "--steps", 12, *CPU).code == 0
+
+    assert contents(Path("a")) == contents(Path("b"))
+
+
+@pytest.mark.parametrize(
+    ("part", "patch"),
+    [
+        ("andrea", ("own_digest", lambda: "another")),
+        ("plugin bandit.ucb1", ("source_digest", lambda target: "another")),
+    ],
+)
+def test_what_has_changed_is_named_part_by_part(andrea, experiment, monkeypatch, part, patch):
+    """A resume under other code is refused, naming what it was and is; ``--allow-drift`` goes on."""
+    assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
+    was = read_checkpoint(Path("run/checkpoints/step_000010")).record["fingerprint"][part]
+    before = contents(Path("run"))
+    monkeypatch.setattr(assembly, *patch)
+    ended = andrea("run", "--resume", "--out", "run", "--steps", 12, *CPU)
+
+    assert ended.code == 2
+    assert f"{part}: {was} -> " in ended.err
+    assert "another" in ended.err
+    assert "--allow-drift" in ended.err
+    assert contents(Path("run")) == before
+    assert andrea("run", "--resume", "--out", "run", "--steps", 12, "--allow-drift", *CPU).code == 0
+
+
+def test_a_change_of_the_engine_is_drift(andrea, experiment, monkeypatch):
+    """Another library, device or thread count under the engine is named; log plugins are no part of it."""
+    from andrea.engine.reference import ReferenceEngine
+
+    assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
+    real = ReferenceEngine.fingerprint
+    monkeypatch.setattr(ReferenceEngine, "fingerprint", lambda self: {**real(self), "blas": "other 1.0", "new": "x"})
+    ended = andrea("run", "--resume", "--out", "run", "--steps", 12, *CPU)
+
+    assert ended.code == 2
+    assert "engine blas: " in ended.err
+    assert "-> other 1.0" in ended.err
+    assert "engine new: None -> x" in ended.err
+    recorded = read_checkpoint(Path("run/checkpoints/step_000010")).record["fingerprint"]
+    assert not [part for part in recorded if "log." in part]
+    assert {"andrea", "data", "tokenizer", "plugin sampler.dice"} <= set(recorded)
+
+
+def test_planning_changes_nothing_on_disk(experiment, workplace):
+    """A plan is only a plan: no folder, no cache, no file."""
+    before = sorted(path.name for path in workplace.iterdir())
+    planned = plan(Request(experiment=experiment, device="cpu"), quiet)
+
+    assert planned.folder == Path("runs/tiny-001")
+    assert sorted(path.name for path in workplace.iterdir()) == before
+
+
+def test_plugins_stand_in_call_order(experiment):
+    """The command line's first, then the experiment's, then defaults; the checkpoint says the same."""
+    request = Request(experiment=experiment, device="cpu", plugins=["stop.coherence"], out=Path("run"), steps=1)
+    planned = plan(request, quiet)
+    names = [one.name for one in planned.chosen]
+
+    assert names[0] == "stop.coherence"
+    assert names[1:5] == ["tokenizer.byte", "bandit.ucb1", "sampler.dice", "weight.epoch_penalty"]
+    loop = open_run(planned, quiet, quiet, Interrupts())
+    loop.run()
+    saved = read_checkpoint(Path("run/checkpoints/step_000001"))
+    assert [name for name, _, _ in saved.record["plugins_in_order"]] == names == list(saved.plugins)
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(experiment, monkeypatch):
+    """Whatever fails before the first step, a new run's folder is not there afterwards, and an old one stays."""
+    from andrea.loop import Loop
+
+    def fail(*arguments):
+        raise AndreaError("no")
+
+    monkeypatch.setattr(Loop, "start", fail)
+    request = Request(experiment=experiment, device="cpu", out=Path("new"))
+    with pytest.raises(AndreaError, match="no"):
+        open_run(plan(request, quiet), quiet, quiet, Interrupts())
+    assert not Path("new").exists()
+
+    Path("old").mkdir()
+    Path("old/notes.txt").write_text("mine")
+    request = Request(experiment=experiment, device="cpu", out=Path("old"))
+    with pytest.raises(AndreaError, match="no"):
+        open_run(plan(request, quiet), quiet, quiet, Interrupts())
+    assert Path("old/notes.txt").read_text() == "mine"
+    assert not Path("old/config.json").exists()
+
+
+def test_the_newest_run_is_the_one_whose_configuration_is_newest(tmp_path):
+    """Folders without a configuration do not count; without a run that is said."""
+    with pytest.raises(AndreaError, match="there is no run in"):
+        newest_run(tmp_path)
+    for age, name in enumerate(("b", "a", "c")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        os.utime(tmp_path / name / "config.json", (1000 - age, 1000 - age))
+    (tmp_path / "zz").mkdir()
+
+    assert newest_run(tmp_path).name == "b"
+
+
+def test_folders_are_numbered_past_the_highest(experiment, workplace):
+    """A gap is not filled, other names do not disturb, and four digits are possible."""
+    for name in ("tiny-001", "tiny-999", "tiny-x", "other-7"):
+        (workplace / "runs" / name).mkdir(parents=True)
+
+    assert plan(Request(experiment=experiment, device="cpu"), quiet).folder == Path("runs/tiny-1000")
+
+
+def test_the_steps_of_a_plan(experiment, tiny, write_experiment):
+    """The command line's count, else the option's, else the schedule's; none where nothing counts."""
+    assert plan(Request(experiment=experiment, device="cpu"), quiet).steps == 30
+    assert plan(Request(experiment=experiment, device="cpu", steps=4), quiet).steps == 4
+    tiny["plugins"]["stop.max_steps"] = {"steps": 12}
+    assert plan(Request(experiment=write_experiment(tiny), device="cpu"), quiet).steps == 12
+    without = Request(experiment=experiment, device="cpu", without=["stop.max_steps"])
+    del tiny["plugins"]["stop.max_steps"]
+    write_experiment(tiny)
+    assert plan(without, quiet).steps is None
+
+
+def test_a_fork_without_its_parents_journal_goes_on_all_the_same(andrea, experiment):
+    """A checkpoint that was copied away from its run can be forked; its history then begins at the fork."""
+    assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
+    Path("run/journal.jsonl").unlink()
+    ended = andrea("run", "--from", "run/checkpoints/step_000010.bin", "--out", "fork", "--steps", 12, *CPU)
+
+    assert ended.code == 0, ended.err
+    assert [step for step, _ in json.loads(Path("fork/tiny.loss.json").read_text())] == [10, 11]
+    assert complete_steps(Path("fork/checkpoints")) == [10, 12]
+
+
+def test_a_tokenizer_folder_is_whole_or_absent(experiment, monkeypatch):
+    """A copy that was cut short is not taken for the tokenizer: the next run in that folder makes it anew."""
+    Path("run/tokenizer").mkdir(parents=True)
+    request = Request(experiment=experiment, device="cpu", out=Path("run"), steps=1)
+    open_run(plan(request, quiet), quiet, quiet, Interrupts()).run()
+
+    assert [path.name for path in Path("run/tokenizer").iterdir()] == ["byte_tokenizer.json"]
+    assert plan(Request(Mode.RESUME, device="cpu", out=Path("run"), steps=1), quiet).done
