@@ -216,12 +216,12 @@ def test_a_resume_without_one_data_position_differs(uncut, tmp_path, key):
     loop = open_loop(Request(Mode.RESUME, device="cpu", steps=STEPS, out=folder))
     state = loop.batches.export_state()
     state[key] = np.zeros_like(state[key])
-    try:
-        loop.batches.import_state(state)
-    except AndreaError as refused:
-        assert "the saved data positions are damaged" in refused.hint
+    if key == "index":  # at this cut, document 0 is shorter than the offset
+        with pytest.raises(AndreaError, match="there is no token"):
+            loop.batches.import_state(state)
         loop.close()
         return
+    loop.batches.import_state(state)
     loop.run()
 
     assert state_bytes(folder, STEPS) != state_bytes(uncut, STEPS)
