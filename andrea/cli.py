@@ -367,9 +367,9 @@ def plugins(
 
 def _print_plugins(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("name", "summary", "package", "hooks", box=None)
+    table = Table(Column("name", no_wrap=True), "summary", "package", "hooks", box=None)
     for row in rows:
         table.add_row(row["name"], row["summary"], f"{row['package']} {row['version']}", ", ".join(row["hooks"]))
     Console().print(table)
