@@ -62,9 +62,8 @@ for line in sys.stdin:
 COUNTED = (
     WRITER
     + """
-import signal
-folder, kill_at = Path(sys.argv[1]), int(sys.argv[2])
-calls = 0
+import pathlib, signal
+calls, kill_at = 0, 0
 
 def counted(real):
     def call(*arguments, **named):
@@ -75,12 +74,17 @@ def counted(real):
         return real(*arguments, **named)
     return call
 
-for name in ("fsync", "replace", "unlink", "open"):
-    setattr(os, name, counted(getattr(os, name)))
-import pathlib
-pathlib.Path.unlink = counted(pathlib.Path.unlink)
-write(folder, 1, stop=3)
-print("calls", calls)
+for owner, name in ((os, "fsync"), (os, "replace"), (os, "open"), (pathlib.Path, "unlink"), (pathlib.Path, "open")):
+    setattr(owner, name, counted(getattr(owner, name)))
+for kill_at in range(1, 1000):
+    child = os.fork()
+    if not child:
+        os.write(1, b"at %d\\n" % kill_at)
+        folder = Path(sys.argv[1]) / str(kill_at)
+        write(folder, 1, stop=3)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
 """
 )
 
@@ -126,29 +130,15 @@ def test_a_hundred_kills_at_random_moments_lose_nothing(tmp_path):
 
 
 def test_a_kill_at_every_system_call_loses_nothing(tmp_path):
-    """Three checkpoints, killed in front of each fsync, rename, removal and folder sync in turn."""
-    whole = subprocess.run(
-        [sys.executable, "-c", COUNTED, str(tmp_path / "whole"), "0"], capture_output=True, text=True, check=True
-    )
-    calls = int(whole.stdout.split()[-1])
-    assert calls > 30
+    """Three checkpoints, killed in front of each opening, fsync, rename and removal in turn, until none is left."""
+    done = subprocess.run([sys.executable, "-c", COUNTED, str(tmp_path)], capture_output=True, text=True, check=True)
+    ended = [part.split() for part in done.stdout.split("at ")[1:]]
 
-    at = range(1, calls + 1, 4)  # a quarter of them; which quarter does not matter, since steps repeat the calls
-    running = {}
-    for kill_at in at:
-        folder = tmp_path / f"at{kill_at}"
-        running[kill_at] = (
-            folder,
-            subprocess.Popen(
-                [sys.executable, "-c", COUNTED, str(folder), str(kill_at)], stdout=subprocess.PIPE, text=True
-            ),
-        )
-        if len(running) == 2 or kill_at == at[-1]:
-            for folder, process in running.values():
-                out, _ = process.communicate(timeout=60)
-                assert process.returncode == -signal.SIGKILL
-                check(folder, max(map(int, out.split()), default=0))
-            running.clear()
+    assert len(ended) > 40, "every call of three checkpoints is a place to be killed at"
+    assert ended[-1][1:] == ["1", "2", "3"], "the last one came through"
+    steps = [check(tmp_path / kill_at, max(map(int, told), default=0)) for kill_at, *told in ended]
+    assert steps == sorted(steps)
+    assert set(steps) == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
