@@ -334,7 +334,8 @@ class Pinned:
         self._arena, self._start = arena, arena.plan.offsets[first]
         self.address = arena.base + self._start
         self.size = arena.plan.offsets[last] + arena.plan[last].bytes - self._start
-        self.host = int(check(driver().cuMemHostAlloc(self.size, 0), "cuMemHostAlloc"))
+        self._driver = driver()
+        self.host = int(check(self._driver.cuMemHostAlloc(self.size, 0), "cuMemHostAlloc"))
         self._bytes = np.ctypeslib.as_array((ctypes.c_uint8 * self.size).from_address(self.host))
 
     def view(self, name: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
@@ -345,19 +346,19 @@ class Pinned:
 
     def copy_in(self, stream: int) -> None:
         """Copy the mirror to the card, in the order of the stream."""
-        from andrea.engine.launcher import check, driver
+        from andrea.engine.launcher import check
 
-        check(driver().cuMemcpyHtoDAsync(self.address, self.host, self.size, stream), "cuMemcpyHtoDAsync")
+        check(self._driver.cuMemcpyHtoDAsync(self.address, self.host, self.size, stream), "cuMemcpyHtoDAsync")
 
     def copy_out(self, stream: int) -> None:
         """Copy from the card to the mirror, in the order of the stream."""
-        from andrea.engine.launcher import check, driver
+        from andrea.engine.launcher import check
 
-        check(driver().cuMemcpyDtoHAsync(self.host, self.address, self.size, stream), "cuMemcpyDtoHAsync")
+        check(self._driver.cuMemcpyDtoHAsync(self.host, self.address, self.size, stream), "cuMemcpyDtoHAsync")
 
     def close(self) -> None:
         """Give the memory back."""
-        from andrea.engine.launcher import check, driver
+        from andrea.engine.launcher import check
 
         del self._bytes
-        check(driver().cuMemFreeHost(self.host), "cuMemFreeHost")
+        check(self._driver.cuMemFreeHost(self.host), "cuMemFreeHost")

@@ -45,17 +45,21 @@ def sort_positions(m: Machine, ids: int) -> None:
     m.elementwise.launch("k_order_place", chunks, 32, ids, counts, starts, m.at("order"), m.N, m.V)
 
 
+def clip(m: Machine) -> None:
+    """Work out the global norm and what follows from it: clipping factor, and whether the update happens at all."""
+    optimizer = m.config.optimizer
+    sums, state, betas = m.at("square_sums"), m.at("train_state"), (optimizer.beta1, optimizer.beta2)
+    m.elementwise.grad_norm(m.at("gradients"), sums, state, m.placement.size, optimizer.max_grad_norm, *betas)
+
+
 def update(m: Machine) -> None:
-    """Clip by the global norm and do one AdamW update, or nothing when the norm is not finite."""
+    """Do one AdamW update, or nothing when the norm is not finite; then move the dynamic loss scale."""
     optimizer, state = m.config.optimizer, m.at("train_state")
-    gradients, betas = m.at("gradients"), (optimizer.beta1, optimizer.beta2)
-    norm = optimizer.max_grad_norm
-    m.elementwise.grad_norm(gradients, m.at("square_sums"), state, m.placement.size, norm, *betas)
     m.elementwise.adamw(
         m.at("chunks"),
         m.chunks,
         m.at("weights"),
-        gradients,
+        m.at("gradients"),
         m.at("first_moments"),
         m.at("second_moments"),
         m.at("working_weights"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -24,7 +25,7 @@ from andrea.engine.graph import Graph
 from andrea.engine.launcher import check, download, driver, upload
 from andrea.engine.machine import build_machine, check_support, current_context
 from andrea.engine.model import initial_weights
-from andrea.engine.optimizer import embedding_gradient, loss_gradient, refresh_working_weights, update
+from andrea.engine.optimizer import clip, embedding_gradient, loss_gradient, refresh_working_weights, update
 from andrea.engine.schedule import learning_rate
 from andrea.types import Device, Precision
 
@@ -33,9 +34,20 @@ FLAT = ("weights", "first_moments", "second_moments")
 
 @frozen
 class Timing:
-    """Times of one step in milliseconds: on the card, and of the host outside waiting for it."""
+    """Times in milliseconds.
+
+    Attributes
+    ----------
+    device_ms
+        From the first launch of a step to the end of its update, on the card.
+    idle_ms
+        From there to the first launch of the next step: what the card waited for the host, and the copy of its inputs.
+    host_ms
+        Of that next step: in `train_step`, outside waiting.
+    """
 
     device_ms: float
+    idle_ms: float
     host_ms: float
 
 
@@ -53,11 +65,6 @@ class CudaEngine:
     precision
         How numbers are stored and multiplied.
 
-    Attributes
-    ----------
-    last_timing
-        Of the last step.
-
     Raises
     ------
     AndreaError
@@ -67,7 +74,6 @@ class CudaEngine:
     def __init__(self, config: EngineConfig, device: Device, precision: Precision) -> None:
         check_support(config, device, precision)
         self.config, self.device, self.precision = config, device, precision
-        self.last_timing: Timing | None = None
         self._context = current_context(device.index)
         self._driver = driver()
         try:
@@ -79,8 +85,13 @@ class CudaEngine:
         self._inputs = Pinned(arena, "ids", "learning_rate")
         self._results = Pinned(arena, "row_losses", "train_state")
         self._decoder = Decoder(self._machine, self._inputs)
+        self._ids, self._targets = self._inputs.view("ids"), self._inputs.view("targets")
+        self._rate, self._row_losses = self._inputs.view("learning_rate"), self._results.view("row_losses")
         self._state = self._results.view("train_state", STATE)
-        self._marks = [check(self._driver.cuEventCreate(0), "cuEventCreate") for _ in range(2)]
+        self._events = [check(self._driver.cuEventCreate(0), "cuEventCreate") for _ in range(5)]
+        self._known = self._events[0]  # reached when a step's results are with the host
+        self._marks = [self._events[1:3], self._events[3:5]]  # begin and end of the last step and of the one before
+        self._steps, self._host_ms = 0, 0.0
         self._graph: Graph | None = None
         self._scale_of_step = precision.loss_scale
         self._prepare()
@@ -98,52 +109,80 @@ class CudaEngine:
         ValueError
             When the rows are not those of a step, or an id does not exist.
         """
+        return self.launch_step(step, inputs, targets, probes)()
+
+    def launch_step(
+        self, step: int, inputs: Tokens, targets: Tokens, probes: Mapping[str, tuple[Tokens, Tokens]] | None = None
+    ) -> Callable[[], StepResult]:
+        """Launch one update as `train_step` does, and return the function that waits for its result.
+
+        The host is free in between; the engine is not: the function comes before any other call. Losses and norm are
+        known before AdamW has run, and the function does not wait for that: what the host does then, up to the launch
+        of the next step, costs the card nothing as long as it is shorter than the update.
+        """
         begin = time.perf_counter()
         self._use_card()
         before = self._probe(probes)
-        self._take(inputs, targets)
         rate = learning_rate(self.config.schedule, step)
-        self._inputs.view("learning_rate")[0] = rate
-        self._scale_of_step = float(self._state["loss_scale"][0])
-        self._mark(0)
-        self._inputs.copy_in(self._machine.stream)
+        self._take(inputs, targets, rate)
+        self._marks.reverse()
+        self._mark(self._marks[0][0])
         if self._graph is None:
             self._record()
         else:
             self._graph.launch()
         self._results.copy_out(self._machine.stream)
-        self._mark(1)
-        launched = time.perf_counter()
-        self._wait()
-        waited = time.perf_counter()
-        result = StepResult(
-            self._results.view("row_losses").copy(),
-            float(self._state["grad_norm"][0]),
-            rate,
-            bool(self._state["skipped"][0]),
-            {
-                name: (loss, after)
-                for (name, loss), after in zip(before.items(), self._probe(probes).values(), strict=True)
-            },
-        )
-        spent = launched - begin + time.perf_counter() - waited
-        elapsed = check(self._driver.cuEventElapsedTime(*self._marks), "cuEventElapsedTime")
-        self.last_timing = Timing(float(elapsed), spent * 1e3)
-        return result
+        self._mark(self._known)
+        update(self._machine)
+        self._mark(self._marks[0][1])
+        return functools.partial(self._finish, rate, before, probes, time.perf_counter() - begin)
 
-    def _take(self, inputs: Tokens, targets: Tokens) -> None:
-        """Check a step's tokens and write them where the card copies from."""
+    def _finish(
+        self,
+        rate: float,
+        before: Mapping[str, float],
+        probes: Mapping[str, tuple[Tokens, Tokens]] | None,
+        seconds: float,
+    ) -> StepResult:
+        """Wait for a launched step and return what it did; `seconds` is what the launch took the host."""
+        check(self._driver.cuEventSynchronize(self._known), "cuEventSynchronize")
+        begin = time.perf_counter()
+        row_losses, state = self._row_losses.copy(), self._state[0]
+        norm, skipped, self._scale_of_step = (
+            float(state["grad_norm"]),
+            bool(state["skipped"]),
+            float(state["loss_scale"]),
+        )
+        after = self._probe(probes)
+        pairs = {name: (loss, after[name]) for name, loss in before.items()}
+        self._steps += 1
+        self._host_ms = (seconds + time.perf_counter() - begin) * 1e3
+        return StepResult(row_losses, norm, rate, skipped, pairs)
+
+    @property
+    def last_timing(self) -> Timing | None:
+        """Times around the last step; None before the second."""
+        if self._steps < 2:
+            return None
+        self._use_card()
+        (now, _), (start, end) = self._marks
+        return Timing(self._elapsed(start, end), self._elapsed(end, now), self._host_ms)
+
+    def _take(self, inputs: Tokens, targets: Tokens, rate: float) -> None:
+        """Send a step's inputs to the card, and check the ids on the way: no kernel runs on wrong ones."""
         shape = (self.config.rows, self.config.model.context)
-        for name, given in (("ids", inputs), ("targets", targets)):
+        for mirror, given in ((self._ids, inputs), (self._targets, targets)):
             if given.shape != shape:
                 raise ValueError(f"a step takes {shape} ids, not {given.shape}")
-            given = np.ascontiguousarray(given, dtype=np.int32)
-            if int(given.view(np.uint32).max()) >= self.config.vocabulary:  # negative ids are huge without a sign
+            mirror[...] = given
+        self._rate[0] = rate
+        self._inputs.copy_in(self._machine.stream)
+        for name, mirror in (("ids", self._ids), ("targets", self._targets)):
+            if int(mirror.view(np.uint32).max()) >= self.config.vocabulary:  # negative ids are huge without a sign
                 raise ValueError(f"{name} outside [0, {self.config.vocabulary})")
-            self._inputs.view(name)[...] = given
 
     def _record(self) -> None:
-        """Launch one whole step: all micro-batches, clipping, update."""
+        """Launch a step up to what the host wants to know of it: all micro-batches, norm and clipping factor."""
         m = self._machine
         m.zero("gradients")
         for micro in range(self.config.accumulation):
@@ -152,13 +191,14 @@ class CudaEngine:
             loss_gradient(m, targets, m.at("row_losses", micro * m.B))
             backward(m)
             embedding_gradient(m, ids)
-        update(m)
+        clip(m)
 
     def _prepare(self) -> None:
         """Launch everything once on zeros, so that code is loaded and products are prepared, then record the graph."""
         graph = bool(self.config.options.get("graph", True))
         self._place({}, self._fresh_state())
         self._record()
+        update(self._machine)
         self._evaluate_batch()
         self._decoder.prepare(graph)
         self._wait()
@@ -184,12 +224,13 @@ class CudaEngine:
         """Return the milliseconds of one run on the card, after two to warm up."""
         run()
         run()
-        self._mark(0)
+        begin, end = self._marks[0]
+        self._mark(begin)
         for _ in range(repeats):
             run()
-        self._mark(1)
+        self._mark(end)
         self._wait()
-        return float(check(self._driver.cuEventElapsedTime(*self._marks), "cuEventElapsedTime")) / repeats
+        return self._elapsed(begin, end) / repeats
 
     def gradients(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the last step's gradients by parameter, before clipping and without the loss scale; for tests."""
@@ -345,10 +386,11 @@ class CudaEngine:
         if self._graph is not None:
             self._graph.close()
         self._decoder.close()
+        del self._ids, self._targets, self._rate, self._row_losses, self._state
         self._inputs.close()
         self._results.close()
-        for mark in self._marks:
-            check(self._driver.cuEventDestroy(mark), "cuEventDestroy")
+        for event in self._events:
+            check(self._driver.cuEventDestroy(event), "cuEventDestroy")
         self._machine.close()
         check(self._driver.cuDevicePrimaryCtxRelease(self.device.index), "cuDevicePrimaryCtxRelease")
         self._context = None
@@ -359,8 +401,11 @@ class CudaEngine:
             raise RuntimeError("the engine is closed")
         check(self._driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
 
-    def _mark(self, index: int) -> None:
-        check(self._driver.cuEventRecord(self._marks[index], self._machine.stream), "cuEventRecord")
+    def _mark(self, event: Any) -> None:
+        check(self._driver.cuEventRecord(event, self._machine.stream), "cuEventRecord")
+
+    def _elapsed(self, begin: Any, end: Any) -> float:
+        return float(check(self._driver.cuEventElapsedTime(begin, end), "cuEventElapsedTime"))
 
     def _wait(self) -> None:
         check(self._driver.cuStreamSynchronize(self._machine.stream), "cuStreamSynchronize")

@@ -233,6 +233,10 @@ def k_working_copy(chunks, weights, copies, state):
         to[:] = array(weights + 4 * int(c["parameter"]), c["size"])
 
 
+def k_zero(out, size):
+    ctypes.memset(out, 0, size)
+
+
 def k_loss_scale(state, window):
     assert window == 0
 
