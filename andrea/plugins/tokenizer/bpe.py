@@ -23,10 +23,10 @@ import numpy.typing as npt
 import tokenizers
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, option, plugin
-from andrea.plugins.tokenizer.byte_characters import ALPHABET, BEGIN_NAME, read_bytes, unused_name
 
 FORMAT = {"format": "andrea-bpe", "version": 1}
 MODEL_FILE, CHECK_FILE = "tokenizer.json", "bpe.json"
+BEGIN_NAME = "<begin of document>"
 # A lone surrogate stands for one byte that is not UTF-8; the group makes re.split return these runs too.
 NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
 
@@ -77,7 +77,7 @@ class BytePairTokenizer:
         vocabulary = number_tokens(merges, self.size)
         self._library = build_library(vocabulary, merges)
         self._pieces = np.empty(self.size, dtype=object)
-        self._pieces[:] = [read_bytes(token) for token in vocabulary]
+        self._pieces[:] = [token_bytes(token) for token in vocabulary]
         decisive = json.dumps([FORMAT, merges, segments], sort_keys=True)
         self.fingerprint = hashlib.sha256(decisive.encode()).hexdigest()
 
@@ -145,8 +145,8 @@ def learn_merges(documents: Iterable[bytes], segments: int) -> Merges:
 
 def number_tokens(merges: Merges, size: int) -> dict[str, int]:
     """Return the library's vocabulary with our ids: bytes, begin of document, segments, ids never used."""
-    tokens = [*ALPHABET, BEGIN_NAME, *(left + right for left, right in merges)]
-    tokens += [unused_name(number) for number in range(len(tokens), size)]
+    tokens = [byte_character(value) for value in range(256)] + [BEGIN_NAME] + [left + right for left, right in merges]
+    tokens += [f"<unused {number}>" for number in range(len(tokens), size)]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) != size:
         raise ValueError(f"two merges give one token, or there are more merges than the {size - 257} ids for them")
@@ -159,6 +159,26 @@ def build_library(vocabulary: dict[str, int], merges: Merges) -> Any:
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = tokenizers.decoders.ByteLevel()
     return library
+
+
+def byte_character(value: int) -> str:
+    """Return the character that stands for a byte: itself if it is printable Latin-1, else one after U+0100."""
+    return _ALPHABET[value]
+
+
+def token_bytes(token: str) -> bytes:
+    """Return the bytes of a token; names of ids that text cannot reach have none."""
+    return b"" if " " in token else bytes(_VALUES[character] for character in token)
+
+
+def _byte_alphabet() -> list[str]:
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [value for value in range(256) if value not in printable]
+    return [chr(value) if value in printable else chr(0x100 + others.index(value)) for value in range(256)]
+
+
+_ALPHABET = _byte_alphabet()
+_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """tokenizer.harris: morphemes found by letter variety, chosen by the bytes they save, with the bytes as fallback.
 
-Ids: 0-255 the bytes, 256 begins a document, 257 and up the segments. Text is split into chunks and these into
-pieces, every piece is encoded by the fewest tokens, and chunks are remembered, so most of a text is looked up.
+Ids: 0-255 the bytes, 256 begins a document, 257 and up the segments. Text is split into
+pieces, every piece is encoded by the fewest tokens, and pieces are remembered, so most of a text is looked up.
 
 References
 ----------
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, option, plugin
 from andrea.plugins.tokenizer.harris_file import FILE, FORMAT, PIECES, Training, escape, read_file, write_file
-from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
+from andrea.plugins.tokenizer.harris_pieces import split
 from andrea.plugins.tokenizer.harris_training import train_segments
 from andrea.plugins.tokenizer.harris_variety import RULES
 
@@ -100,7 +100,7 @@ class HarrisTokenizer:
         texts = [text for text, _ in segments]
         if len(set(texts)) != len(texts) or len(texts) > training.wanted or any(len(text) < 2 for text in texts):
             raise ValueError(f"segments must differ, have two bytes or more, and be at most {training.wanted}")
-        self._ids = remember_chunks(texts)
+        self._ids = remember_pieces(texts)
         self._bytes = np.full(self.size, b"", dtype=object)
         self._bytes[:256] = [bytes([value]) for value in range(256)]
         self._bytes[257 : 257 + len(texts)] = texts
@@ -109,7 +109,7 @@ class HarrisTokenizer:
 
     def encode(self, data: bytes) -> npt.NDArray[np.int32]:
         """Return the ids of any bytes, int32 (n,)."""
-        encoded = [b"".join(map(self._ids.__getitem__, chunks)) for chunks in split(data)]
+        encoded = [b"".join(map(self._ids.__getitem__, pieces)) for pieces in split(data)]
         return np.frombuffer(b"".join(encoded), dtype=np.int32).copy()
 
     def decode(self, ids: npt.ArrayLike) -> bytes:
@@ -170,13 +170,12 @@ class Memory(dict[bytes, bytes]):
         return found
 
 
-def remember_chunks(segments: Sequence[bytes], most: int = 1 << 18) -> Memory:
-    """Return a memory of the ids of chunks, int32 as bytes; `segments` have the ids from 257 in this order."""
+def remember_pieces(segments: Sequence[bytes], most: int = 1 << 18) -> Memory:
+    """Return a memory of the ids of pieces, int32 as bytes; `segments` have the ids from 257 in this order."""
     numbers = {bytes([value]): value for value in range(256)}
     numbers |= {segment: 257 + number for number, segment in enumerate(segments)}
     first = build_automaton(numbers)
-    pieces = Memory(lambda piece: array("i", fewest_ids(piece, first)).tobytes(), most)
-    return Memory(lambda chunk: b"".join(map(pieces.__getitem__, pieces_of(chunk))), most)
+    return Memory(lambda piece: array("i", fewest_ids(piece, first)).tobytes(), most)
 
 
 class State(dict[int, "State"]):

@@ -1,7 +1,7 @@
 """Harris segments as `tokenizer.json`, which the `tokenizers` and `transformers` libraries load.
 
 The same text gives the same ids, because every step has its counterpart there: bytes are written as characters, text
-is split by the same two rules, and the library's Unigram model with equal scores finds the fewest segments. Of equally
+is split by the same rule, and the library's Unigram model with equal scores finds the fewest segments. Of equally
 good ways it keeps the one whose last segment begins first, which is our rule of ties as well.
 
 The id that begins a document has a name which no text can reach; only `tokenizer_config.json`, which `transformers`
@@ -18,9 +18,10 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from andrea.plugins.tokenizer.byte_characters import ALPHABET, BEGIN_NAME, unused_name, write_bytes
-from andrea.plugins.tokenizer.harris_pieces import CHUNK, PIECE
+from andrea.plugins.tokenizer.harris_pieces import PIECE
 
+# Names with a space in them are names that no text can reach: no byte is written as a space.
+BEGIN_NAME = "<begin of document>"
 LIBRARY_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -43,17 +44,32 @@ def write_library_files(folder: Path, segments: Sequence[bytes], size: int) -> N
 def build_library(segments: Sequence[bytes], size: int) -> Any:
     """Return the library's tokenizer that has our ids."""
     names = [*ALPHABET, BEGIN_NAME, *map(write_bytes, segments)]
-    names += [unused_name(number) for number in range(len(names), size)]
+    names += [f"<unused {number}>" for number in range(len(names), size)]
     library = Tokenizer(models.Unigram([(name, -1.0) for name in names]))
     library.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            pre_tokenizers.Split(Regex(for_characters(CHUNK)), "isolated"),
             pre_tokenizers.Split(Regex(for_characters(PIECE)), "isolated"),
         ]
     )
     library.decoder = decoders.Sequence([decoders.Replace(Regex("<.* .*>"), ""), decoders.ByteLevel()])
     return library
+
+
+def write_bytes(data: bytes) -> str:
+    """Return the characters that stand for some bytes."""
+    return "".join(map(ALPHABET.__getitem__, data))
+
+
+def _byte_alphabet() -> list[str]:
+    """Return the character of every byte: printable Latin-1 stands for itself, the others are counted up."""
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    own = {ord(character) for character in characters if ord(character) < 256}
+    others = iter(characters[len(own) :])
+    return [chr(value) if value in own else next(others) for value in range(256)]
+
+
+ALPHABET = _byte_alphabet()
 
 
 def for_characters(rule: bytes) -> str:

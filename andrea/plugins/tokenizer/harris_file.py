@@ -16,11 +16,11 @@ from typing import Any
 from attrs import asdict, frozen
 
 from andrea import AndreaError
-from andrea.plugins.tokenizer.harris_pieces import CHUNK, PIECE
+from andrea.plugins.tokenizer.harris_pieces import PIECE
 
 FILE = "harris_segments.json"
 FORMAT = {"format": "andrea-harris", "version": 1}
-PIECES = hashlib.sha256(CHUNK + b"\n" + PIECE).hexdigest()
+PIECES = hashlib.sha256(PIECE).hexdigest()
 """Digest of the rule that cuts text into pieces; a file made with another rule would encode differently."""
 _ESCAPE = re.compile(rb"\\(\\|x[0-9a-f]{2})")
 

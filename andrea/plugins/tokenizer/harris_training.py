@@ -19,7 +19,7 @@ import numpy as np
 from attrs import frozen
 
 from andrea.plugins.tokenizer.harris_lattice import Bools, Ints, Lattice, build_trie
-from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
+from andrea.plugins.tokenizer.harris_pieces import split
 
 POOL = 24
 """Candidates in the pool, as a multiple of N."""
@@ -66,14 +66,10 @@ def train_segments(
 
 def count_pieces(documents: Iterable[bytes]) -> Counter[bytes]:
     """Count the pieces of all documents."""
-    chunks: Counter[bytes] = Counter()
+    pieces: Counter[bytes] = Counter()
     for document in documents:
         for part in split(document):
-            chunks.update(part)
-    pieces: Counter[bytes] = Counter()
-    for chunk, count in chunks.items():
-        for piece in pieces_of(chunk):
-            pieces[piece] += count
+            pieces.update(part)
     return pieces
 
 

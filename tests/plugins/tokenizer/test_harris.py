@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from andrea import AndreaError, Tokenizer, TokenizerRequest
-from andrea.plugins.tokenizer.harris import Harris, Memory, build_automaton, fewest_ids, remember_chunks
+from andrea.plugins.tokenizer.harris import Harris, Memory, build_automaton, fewest_ids, remember_pieces
 from andrea.plugins.tokenizer.harris_file import checksum, escape, unescape
 from andrea.plugins.tokenizer.harris_lattice import Lattice, build_trie
-from andrea.plugins.tokenizer.harris_pieces import pieces_of, split
+from andrea.plugins.tokenizer.harris_pieces import split
 from andrea.plugins.tokenizer.harris_variety import (
     RULES,
     count_letters,
@@ -80,21 +80,21 @@ def test_foreign_ids_are_refused(wrong):
         TOKENIZER.decode(wrong)
 
 
-@given(MIXED, st.integers(256, 400))
+@given(MIXED, st.integers(512, 600))
 def test_pieces_are_the_text_wherever_blocks_end(data, block):
-    """Pieces of chunks joined are the data, no piece is longer than 64 + 20 bytes, and blocks change nothing."""
+    """Pieces joined are the data, none is longer than 257 bytes, and blocks change nothing."""
     data = data * 20
-    chunks = list(itertools.chain.from_iterable(split(data)))
-    pieces = [piece for chunk in chunks for piece in pieces_of(chunk)]
+    pieces = list(itertools.chain.from_iterable(split(data)))
     assert b"".join(pieces) == data
-    assert max(map(len, pieces), default=0) <= 84
-    assert list(itertools.chain.from_iterable(split(data, block))) == chunks
+    # 64 symbols of up to 4 bytes each, and a space
+    assert max(map(len, pieces), default=0) <= 257
+    assert list(itertools.chain.from_iterable(split(data, block))) == pieces
 
 
 def test_pieces_of_ordinary_text():
     """Words keep their leading space and their apostrophe; indents, numbers and symbols stand alone."""
     text = 'He said, "don\u2019t it\'s 12345"\n\n    return  x_y \u2014na\u00efve'.encode()
-    pieces = [piece.decode() for chunk in itertools.chain(*split(text)) for piece in pieces_of(chunk)]
+    pieces = [piece.decode() for piece in itertools.chain(*split(text))]
     assert pieces == [
         *("He", " said", ",", ' "', "don\u2019t", " it's", " 1234", "5", '"', "\n\n   ", " return", " ", " x", "_"),
         *("y", " \u2014", "na\u00efve"),
@@ -260,8 +260,8 @@ def test_a_segment_without_itself():
 def test_forgetting_changes_nothing():
     """A memory that begins anew all the time encodes the same and stays small."""
     segments = [text for text, _ in TOKENIZER.segments]
-    small = remember_chunks(segments, most=3)
-    encoded = b"".join(small[chunk] for chunks in split(TEXT) for chunk in chunks)
+    small = remember_pieces(segments, most=3)
+    encoded = b"".join(small[piece] for pieces in split(TEXT) for piece in pieces)
     assert np.frombuffer(encoded, dtype=np.int32).tolist() == TOKENIZER.encode(TEXT).tolist()
     assert len(small) <= 3
     assert len(small.older) <= 3
