@@ -69,6 +69,10 @@ TILES: dict[tuple[int, int], tuple[Tiles, Tiles, Tiles]] = {
     (4, 128): (Tiles(4, 1, 32, 32, 1, 1), Tiles(4, 1, 16, 16, 0, 1), Tiles(4, 1, 16, 16, 0, 1)),
 }
 
+#: Forward tiles from sm_100 on, where the compiler needs more registers than there are for the measured ones; these
+#: have not been timed.
+NEWER_FORWARD = {(2, 64): Tiles(4, 2, 64, 32, 1, 2)}
+
 
 def type_macros(precision: Precision) -> dict[str, str]:
     """Return the definitions that every kernel takes from a precision."""
@@ -200,8 +204,15 @@ def cell_of(
     if precision.multiply == "float32":
         macros, launches = _float_cell(head_dim, limit)
     else:
-        macros, launches = _tensor_cell(tiles or TILES[size, head_dim], head_dim * size, limit)
+        macros, launches = _tensor_cell(tiles or _tiles(size, head_dim, architecture), head_dim * size, limit)
     return Cell({"HEAD_DIM": str(head_dim)} | macros, launches, head_dim * size // 16)
+
+
+def _tiles(size: int, head_dim: int, architecture: str) -> tuple[Tiles, Tiles, Tiles]:
+    forward, query, key = TILES[size, head_dim]
+    if capability_of(architecture) >= (10, 0):
+        forward = NEWER_FORWARD.get((size, head_dim), forward)
+    return forward, query, key
 
 
 def _tensor_cell(
