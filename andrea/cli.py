@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea.cli_benchmark import benchmark
 from andrea.errors import AndreaError
 
 if TYPE_CHECKING:
@@ -415,6 +416,9 @@ def _print_cell(cell: list[Any]) -> None:
         need, name = row.kernel, row.kernel.name + (f" (heads of {row.head_dim})" if row.head_dim else "")
         spills = f"{need.stack_frame} stack, {need.spill_stores}+{need.spill_loads} spilled"
         print(f"  {name:<40} {need.registers:>4} registers {need.shared:>6} shared  {spills}")
+
+
+app.command()(benchmark)
 
 
 @app.command()

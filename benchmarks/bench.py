@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 from andrea.engine import EngineConfig
-from andrea.engine.benchmark import FAMILY, measure
+from andrea.engine.benchmark import FAMILY, measure, measure_peer
 from andrea.engine.device import find_device
 from andrea.engine.gemm import TABLE, write_table
+from andrea.errors import AndreaError
 from andrea.types import Precision
 
 POINTS = ("120M:64", "120M:8", "12M:64", "12M:8", "480M:32")
@@ -28,19 +28,12 @@ PRECISIONS = {
 WANTED = {"120M:64": 620e3, "120M:8": 560e3, "12M:64": 2.5e6, "12M:8": 1.5e6, "480M:32": 150e3}
 
 
-def peer(name: str, batch: int) -> dict[str, object]:
-    """Measure PyTorch in a process of its own, so that neither disturbs the other's memory."""
-    model, vocabulary = FAMILY[name]
-    command = [sys.executable, str(Path(__file__).with_name("peer_torch.py")), "--batch", str(batch)]
-    sizes = {"layers": model.n_layer, "heads": model.n_head, "width": model.d_model, "vocabulary": vocabulary}
-    for option, value in (sizes | {"context": model.context}).items():
-        command += [f"--{option}", str(value)]
-    command += ["--backends", "cudnn"]  # faster than the flash backend at every shape of the family
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"failed": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no reason given"}
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
-    return {"version": answer["torch"], **answer["results"][0]}
+def peer(config: EngineConfig) -> dict[str, object]:
+    """Measure PyTorch, or say why not."""
+    try:
+        return measure_peer(config)
+    except AndreaError as error:
+        return {"failed": error.message}
 
 
 def main() -> int:
@@ -68,7 +61,7 @@ def main() -> int:
             write_table(options.table, ours.pop("gemm_table"))
         points[point] = {"andrea": ours}
         if options.peers:
-            theirs = peer(name, int(batch))
+            theirs = peer(config)
             points[point]["torch"] = theirs
             if "tokens_per_second" in theirs:
                 points[point]["ratio"] = ours["tokens_per_second"] / float(str(theirs["tokens_per_second"]))
@@ -89,7 +82,8 @@ def line(point: str, found: dict[str, object]) -> str:
     text = (
         f"{point:8s} {ours['median_ms']:8.2f} ms p95 {ours['p95_ms']:8.2f} "
         f"{ours['tokens_per_second'] / 1e3:7.0f} K tok/s {ours['model_tflops']:4.0f} TFLOP/s  "
-        f"card {ours.get('device_ms', 0):8.2f} ms host {ours.get('host_ms', 0):5.2f} ms  "
+        f"card {ours.get('device_ms', 0):8.2f} "
+        f"idle {ours.get('idle_ms', 0):6.3f} host {ours.get('host_ms', 0):5.2f} ms  "
         f"{memory:6.2f} GiB (driver {measured:6.2f})"
     )
     if "tokens_per_second" in theirs:

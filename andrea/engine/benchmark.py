@@ -5,14 +5,21 @@ One document of plain numbers; nothing here changes what is computed.
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import math
 import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from andrea.engine import Engine, EngineConfig, open_engine
 from andrea.engine.model import ModelConfig
+from andrea.errors import AndreaError
 from andrea.rng import Draws
 from andrea.types import Device, Precision
 
@@ -34,6 +41,15 @@ DENSE_PEAK: dict[tuple[str, str], float] = {
     ("RTX 3060", "float16"): 25.5,
 }
 
+#: Bytes a second of the card's memory by words in its name, as the maker prints it.
+BANDWIDTH: dict[str, float] = {
+    "H200": 4.8e12,
+    "H100 80GB HBM3": 3.35e12,
+    "A100-SXM4-80GB": 2.04e12,
+    "RTX 4090": 1.01e12,
+    "RTX 3060": 0.36e12,
+}
+
 FAMILY: dict[str, tuple[ModelConfig, int]] = {
     "12M": (ModelConfig(6, 12, 384), 4353),
     "120M": (ModelConfig(12, 12, 768), 8449),
@@ -47,6 +63,11 @@ def dense_peak(card: str, multiply: str) -> float | None:
         if words in card and operand == multiply:
             return peak
     return None
+
+
+def bandwidth(card: str) -> float | None:
+    """Return the bytes a second of a card's memory, or None when it is not known here."""
+    return next((rate for words, rate in BANDWIDTH.items() if words in card), None)
 
 
 def step_operations(config: EngineConfig) -> int:
@@ -77,26 +98,41 @@ def measure(
     steps: int = 30,
     warmup: int = 5,
     tune: bool = False,
+    kernels: bool = False,
 ) -> dict[str, Any]:
     """Run steps on random tokens and return the figures.
 
-    With `tune`, every algorithm of the matrix products is timed first; ``gemm_table`` is then what was found.
+    With `tune`, every algorithm of the matrix products is timed first; ``gemm_table`` is then what was found. With
+    `kernels`, the launches of a step are timed one by one afterwards; ``kernels`` is then a list of groups.
 
     Returns
     -------
     dict
         ``median_ms``, ``p95_ms`` by the wall clock, one call of `train_step` each; ``tokens_per_second``;
         ``model_tflops`` and ``share_of_peak`` (None when the peak is unknown); ``memory_planned`` in bytes;
-        and, where the engine can tell, ``device_ms`` (median time on the card), ``host_ms`` (of a call outside
-        waiting), ``idle_ms`` (wall clock less card) and ``memory_measured``.
+        and, where the engine can tell, ``device_ms`` (median time of a step on the card), ``idle_ms`` (from its end to
+        the begin of the next), ``host_ms`` (of a call outside waiting) and ``memory_measured``.
+
+    Raises
+    ------
+    AndreaError
+        When the engine has nothing to tune, or no kernels to time.
     """
+    if device.kind == "cpu" and (tune or kernels):
+        asked = "--tune" if tune else "--kernels"
+        raise AndreaError(f"{asked} is for a card; this runs in numpy on the CPU", "--device cuda, or leave it out")
     engine = open_engine(config, device, precision)
     try:
         for step in range(warmup):
             engine.train_step(step, *random_batch(config, step))
-        table = engine.tune() if tune and hasattr(engine, "tune") else None  # on the activations of a real step
+        extra: dict[str, Any] = {}
+        if tune:
+            extra["gemm_table"] = getattr(engine, "tune")()  # noqa: B009  (on the activations of a real step)
         figures = _measure(engine, config, device, precision, steps, warmup)
-        return figures | ({"gemm_table": table} if table is not None else {})
+        if kernels:
+            groups = getattr(engine, "time_kernels")()  # noqa: B009  (only a card's engine has it)
+            extra["kernels"] = [_group(group, device, precision) for group in groups]
+        return figures | extra
     finally:
         engine.close()
 
@@ -120,7 +156,7 @@ def _measure(
         "batch_size": config.batch_size,
         "accumulation": config.accumulation,
         "median_ms": median,
-        "p95_ms": sorted(wall)[int(0.95 * (len(wall) - 1))],
+        "p95_ms": sorted(wall)[math.ceil(0.95 * len(wall)) - 1],
         "tokens_per_second": config.rows * config.model.context / median * 1e3,
         "model_tflops": reached,
         "share_of_peak": reached / peak if peak else None,
@@ -132,8 +168,57 @@ def _measure(
     if known:
         figures["device_ms"] = statistics.median(one.device_ms for one in known)
         figures["host_ms"] = statistics.median(one.host_ms for one in known)
-        figures["idle_ms"] = median - figures["device_ms"]
+        figures["idle_ms"] = statistics.median(one.idle_ms for one in known)
     measured = getattr(engine, "measured_memory", None)
     if measured is not None:
         figures["memory_measured"] = measured()
     return figures
+
+
+def _group(group: Any, device: Device, precision: Precision) -> dict[str, Any]:
+    """Return a group of launches as plain numbers, with its share of the roof that bounds it, or None."""
+    if group.operations:
+        peak = dense_peak(device.name, precision.multiply)
+        roof = peak * 1e12 if peak else None
+    else:
+        roof = bandwidth(device.name) if group.bytes else None
+    rate = (group.operations or group.bytes) / group.milliseconds * 1e3 if group.milliseconds else 0.0
+    return {
+        "name": group.name,
+        "launches": group.launches,
+        "milliseconds": group.milliseconds,
+        "operations": group.operations,
+        "bytes": group.bytes,
+        "share_of_roof": rate / roof if roof else None,
+    }
+
+
+PEER = Path(__file__).parents[2] / "benchmarks" / "peer_torch.py"
+
+
+def measure_peer(config: EngineConfig, steps: int = 20, script: Path = PEER) -> dict[str, Any]:
+    """Measure the same model in PyTorch, in a process of its own, so that neither disturbs the other's memory.
+
+    Raises
+    ------
+    AndreaError
+        When PyTorch or the script is not there, or the script fails.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise AndreaError("--peer measures PyTorch, which is not installed here", "pip install torch, or leave it out")
+    if not script.is_file():
+        raise AndreaError(f"{script} is missing", "--peer works in a checkout of andrea, which holds benchmarks/")
+    model = config.model
+    sizes = {"layers": model.n_layer, "heads": model.n_head, "width": model.d_model, "context": model.context}
+    sizes |= {"vocabulary": config.vocabulary, "batch": config.batch_size, "steps": steps}
+    options = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
+    command = [sys.executable, str(script), *options, "--backends", "cudnn"]  # the faster at every shape of the family
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines() or ["it gives no reason"]
+        raise AndreaError(f"the PyTorch twin failed: {reason[-1]}", " ".join(command))
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    result: dict[str, Any] = {"version": answer["torch"], **answer["results"][0]}
+    if "failed" in result:
+        raise AndreaError(f"the PyTorch twin failed: {result['failed']}", " ".join(command))
+    return result

@@ -137,14 +137,14 @@ class Elementwise:
     """
 
     def __init__(self, kernels: Kernels, storage: str, stream: Any = 0) -> None:
-        self._kernels, self.stream = kernels, stream
+        self.kernels, self.stream = kernels, stream
         self.wide = 16 // STORAGE_BYTES[storage]
         self._storage_bytes = STORAGE_BYTES[storage]
 
     def launch(self, name: str, grid: Dimensions, block: Dimensions, *arguments: Any, shared_bytes: int = 0) -> None:
         """Launch a kernel, unless the grid is empty."""
         if grid:
-            self._kernels.kernel(name)(grid, block, shared_bytes, self.stream, *arguments)
+            self.kernels.kernel(name)(grid, block, shared_bytes, self.stream, *arguments)
 
     # -- lookup ------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from andrea.engine.forward import forward
 from andrea.engine.gemm import CublasLt, Table
 from andrea.engine.generate import Decoder
 from andrea.engine.graph import Graph
+from andrea.engine.kernel_times import LaunchGroup, time_launches
 from andrea.engine.launcher import check, download, driver, upload
 from andrea.engine.machine import build_machine, check_support, current_context
 from andrea.engine.model import initial_weights
@@ -219,6 +220,20 @@ class CudaEngine:
             self._graph.close()
             self._graph = Graph(self._machine.stream, self._record)
         return table
+
+    def time_kernels(self) -> list[LaunchGroup]:
+        """Time the launches of a step one by one, see `time_launches`; trains on what the last step left."""
+        self._use_card()
+
+        def step() -> None:
+            self._record()
+            update(self._machine)
+
+        def ahead() -> None:
+            for _ in range(4):
+                self._graph.launch() if self._graph is not None else step()
+
+        return time_launches(self._machine, self._driver, step, ahead)
 
     def _time(self, run: Callable[[], None], repeats: int = 10) -> float:
         """Return the milliseconds of one run on the card, after two to warm up."""

@@ -15,7 +15,7 @@ from attrs import evolve
 
 from andrea.engine import EngineConfig, GenerateOptions
 from andrea.engine import operations as op
-from andrea.engine.benchmark import random_batch
+from andrea.engine.benchmark import measure, random_batch
 from andrea.engine.elementwise import CHUNK, STATE
 from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.network import add_gradients, tensors
@@ -51,6 +51,7 @@ class HostDriver:
     def __init__(self):
         self.blocks = {}
         self.allocations = 0
+        self.calls = []
 
     def _allocate(self, size, *_):
         block = ctypes.create_string_buffer(size + 256)
@@ -72,7 +73,15 @@ class HostDriver:
         ctypes.memmove(to, source, size)
         return (0,)
 
-    cuMemcpyHtoD = cuMemcpyDtoH = cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = _copy  # noqa: N815
+    cuMemcpyHtoD = cuMemcpyDtoH = _copy  # noqa: N815
+
+    def cuMemcpyHtoDAsync(self, *copy):  # noqa: N802
+        self.calls.append("inputs")
+        return self._copy(*copy)
+
+    def cuMemcpyDtoHAsync(self, *copy):  # noqa: N802
+        self.calls.append("results")
+        return self._copy(*copy)
 
     def _fill(self, to, value, size, *_):
         ctypes.memset(to, value, size)
@@ -83,6 +92,14 @@ class HostDriver:
     def cuMemGetInfo(self):  # noqa: N802
         return 0, 8 << 30, 8 << 30
 
+    def cuEventRecord(self, event, _stream):  # noqa: N802
+        self.calls.append("event")
+        return (0,)
+
+    def cuEventSynchronize(self, event):  # noqa: N802
+        self.calls.append("wait")
+        return (0,)
+
     def __getattr__(self, name):
         return lambda *_: (0, 1.0)
 
@@ -90,11 +107,15 @@ class HostDriver:
 class HostKernels:
     """Kernels by name, each the numpy twin on the launch's own arguments."""
 
-    def __init__(self, _cubins):
-        pass
+    def __init__(self, host):
+        self.host = host
 
     def kernel(self, name):
-        return lambda _grid, _block, _shared, _stream, *arguments: globals()[name](*arguments)
+        def launch(_grid, _block, _shared, _stream, *arguments):
+            self.host.calls.append(name)
+            globals()[name](*arguments)
+
+        return launch
 
     def close(self):
         pass
@@ -370,7 +391,7 @@ def opened(monkeypatch):
         monkeypatch.setattr(module, "driver", lambda: host)
     monkeypatch.setattr("andrea.engine.generate.driver", lambda: host)
     monkeypatch.setattr(machine, "compile_kernels", lambda *_: [])
-    monkeypatch.setattr(machine, "Kernels", HostKernels)
+    monkeypatch.setattr(machine, "Kernels", lambda _cubins: HostKernels(host))
     monkeypatch.setattr(machine, "Attention", lambda *_: HostAttention(SHAPE["H"]))
     monkeypatch.setattr(machine, "open_gemms", lambda *_: HostGemms())
     assert isinstance(optimizer, types.ModuleType)
@@ -501,8 +522,75 @@ def test_nothing_is_allocated_after_construction(opened):
     assert engine.driver.allocations == count
 
 
+def test_results_come_before_the_update(opened):
+    """The host gets losses and norm before AdamW runs, waits for nothing else, and the next step sees new weights."""
+    engine = opened(SMALL)
+    engine.driver.calls.clear()
+    finish = engine.launch_step(0, *random_batch(SMALL))
+    calls = engine.driver.calls
+    assert calls[0] == "inputs"
+    assert "wait" not in calls  # the host is free until the function is called
+    assert calls[-5:] == ["k_grad_norm_final", "results", "event", "k_adamw", "event"]
+    assert finish().row_losses.shape == (SMALL.rows,)
+    assert calls.count("wait") == 1
+    moved = engine.train_step(1, *random_batch(SMALL)).row_losses
+    whole = opened(SMALL)
+    whole.train_step(0, *random_batch(SMALL))
+    assert whole.train_step(1, *random_batch(SMALL)).row_losses.tobytes() == moved.tobytes()
+
+
+def test_timing_is_of_two_steps(opened):
+    """Before the second step nothing is known; then what the driver says, and the host's own time."""
+    engine = opened(SMALL)
+    engine.train_step(0, *random_batch(SMALL))
+    assert engine.last_timing is None
+    engine.train_step(1, *random_batch(SMALL))
+    timing = engine.last_timing
+    assert (timing.device_ms, timing.idle_ms) == (1.0, 1.0)  # what the imitated driver answers
+    assert timing.host_ms > 0
+
+
+@pytest.mark.parametrize("shape", ["small", "accumulation"])
+def test_launches_are_timed_by_kind(opened, shape):
+    """Each launch of a step is in one group, with the operations and bytes that follow from the shape."""
+    config = SHAPES[shape]
+    engine, L, A = opened(config), config.model.n_layer, config.accumulation
+    C, N = config.model.d_model, config.batch_size * config.model.context
+    engine.train_step(0, *random_batch(config))
+    groups = {group.name: group for group in engine.time_kernels()}
+    assert groups["attention forward"].launches == groups["attention backward"].launches == L * A
+    assert groups["k_adamw"].launches == 1
+    assert groups["k_zero"].launches == 1 + A
+    products = [group for group in groups.values() if "->" in group.name]
+    assert sum(group.launches for group in products) == (3 * 4 * L + 3) * A
+    linear = L * 12 * C * C + engine._machine.V * C
+    assert sum(group.operations for group in products) == 3 * 2 * N * linear * A
+    norms = groups["k_residual_layernorm_fwd"]
+    assert norms.bytes == (2 * L) * A * (4 * 4 * N * C + 8 * N)
+    assert all(group.milliseconds == group.launches for group in groups.values())  # a millisecond each, it says
+    engine.train_step(1, *random_batch(config))  # nothing is watched any more
+    assert not engine._machine.gemms.__class__.__name__.startswith("_Timed")
+
+
+def test_benchmark_of_a_card(opened, monkeypatch):
+    """On a card also its own time, idle time, the host's, and each launch with its share of the roof."""
+    monkeypatch.setattr("andrea.engine.benchmark.open_engine", lambda config, *_: opened(config))
+    card = evolve(CARD, name="NVIDIA H200")
+    figures = measure(SMALL, card, FP32, steps=2, warmup=1, kernels=True)
+    assert (figures["device_ms"], figures["idle_ms"]) == (1.0, 1.0)
+    assert figures["host_ms"] > 0
+    assert figures["share_of_peak"] == figures["model_tflops"] / 67
+    attention = next(group for group in figures["kernels"] if group["name"] == "attention forward")
+    rate = attention["operations"] / attention["milliseconds"] * 1e3
+    assert attention["share_of_roof"] == rate / 67e12
+    adamw = next(group for group in figures["kernels"] if group["name"] == "k_adamw")
+    assert adamw["share_of_roof"] == adamw["bytes"] / adamw["milliseconds"] * 1e3 / 4.8e12
+    sort = next(group for group in figures["kernels"] if group["name"] == "k_order_place")
+    assert sort["share_of_roof"] is None
+
+
 def test_wrong_tokens_are_refused(opened):
-    """Shapes and ids that do not fit never reach the card."""
+    """Shapes and ids that do not fit reach no kernel, and the step after them is as ever."""
     engine = opened(SMALL)
     inputs, targets = random_batch(SMALL)
     with pytest.raises(ValueError, match="a step takes"):
@@ -510,8 +598,13 @@ def test_wrong_tokens_are_refused(opened):
     for wrong in (-1, 140):
         bad = inputs.copy()
         bad[0, 3] = wrong
+        engine.driver.calls.clear()
         with pytest.raises(ValueError, match="outside"):
             engine.train_step(0, bad, targets)
+        assert engine.driver.calls == ["inputs"]
+    plain = opened(SMALL)
+    ours, theirs = engine.train_step(0, inputs, targets), plain.train_step(0, inputs, targets)
+    assert ours.row_losses.tobytes() == theirs.row_losses.tobytes()
 
 
 def test_unknown_option_names_the_nearest(opened):
