@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.cli_benchmark import benchmark
+from andrea.cli_tokenizer import tokenizer
 from andrea.errors import AndreaError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # help that answers at once: rich takes a fifth of a second to import
     help="Grow small language models on one GPU; every policy is a plugin.",
 )
+
+app.add_typer(tokenizer, name="tokenizer")
 
 Experiment = Annotated[str | None, typer.Argument(help="JSON file or bundled experiment; quickstart when left out")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", metavar="NAME", help="use a plugin; repeatable")]

@@ -1,0 +1,243 @@
+"""Tokenizers and the text they are for, opened from where users have them: folders, runs, experiments, plain files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from andrea.assembly import Plan, Request, cache_folder, plan, prepare_data
+from andrea.checkpoint import newest_checkpoint
+from andrea.config import from_json, read_experiment
+from andrea.diet import Counts, Diet, Texts, Usage, segment_flags, usage_of_file
+from andrea.errors import AndreaError
+from andrea.interrupts import Interrupts
+from andrea.loop import Hooks
+from andrea.registry import Chosen, available, create, describe, find, register
+from andrea.rng import Draws
+from andrea.tokenfile import TokenFile, partial_name, write_whole
+from andrea.tokens import Prepared, reopen, sample_budgets
+from andrea.types import Tokenizer, TokenizerRequest
+
+Progress = Callable[[str, int, int], None]
+READERS = {".jsonl": "source.jsonl", ".md": "source.markdown"}
+"""Reader of a plain file by its last suffix but that of a compression; anything else is text."""
+
+
+@frozen(eq=False)
+class Data:
+    """Prepared text with the plugin that made its tokens.
+
+    Attributes
+    ----------
+    plugin
+        Name of the tokenizer plugin.
+    options
+        That it was given.
+    prepared
+        Token files and the tokenizer.
+    mix
+        Share of each source in the training text; empty when all are the same.
+    """
+
+    plugin: str
+    options: Mapping[str, Any]
+    prepared: Prepared
+    mix: Mapping[str, float]
+
+    def usages(self) -> tuple[dict[str, Usage], dict[str, Usage]]:
+        """Count the ids of the training and of the held-out files of every source."""
+        sources = self.prepared.sources
+        train = {source.name: usage_of_file(TokenFile.open(source.train)) for source in sources}
+        return train, {source.name: usage_of_file(TokenFile.open(source.held_out)) for source in sources}
+
+    def diet(self) -> Diet:
+        """Return what all of the text makes of the vocabulary."""
+        train, held_out = self.usages()
+        return Diet(train, held_out, self.mix, segment_flags(self.prepared.tokenizer))
+
+    def texts(self, limit: int) -> tuple[Texts, Texts]:
+        """Return training text in the proportions of the mix and as much held-out text, at most `limit` bytes each."""
+        tokenizer, sources = self.prepared.tokenizer, self.prepared.sources
+        shares = [self.mix.get(source.name, 0.0) if self.mix else 1.0 for source in sources]
+        sides: list[dict[str, list[bytes]]] = []
+        for side in ("train", "held_out"):
+            files = [TokenFile.open(getattr(source, side)) for source in sources]
+            budgets = sample_budgets([file.bytes for file in files], shares, limit)
+            each = zip(sources, files, budgets, strict=True)
+            sides.append({source.name: list(sample_file(file, tokenizer, budget)) for source, file, budget in each})
+        return sides[0], sides[1]
+
+
+def sample_file(file: TokenFile, tokenizer: Tokenizer, budget: int) -> Iterator[bytes]:
+    """Yield documents from all over a token file as long as they fit into `budget` bytes."""
+    for index in Draws(0, "tokenizer.diet").permutation(file.documents):
+        text = tokenizer.decode(file.document(int(index)))
+        budget -= len(text)
+        if budget < 0:
+            return
+        yield text
+
+
+# -- from where users have them ----------------------------------------------------------------------------------------
+
+
+def prepare_text(what: Sequence[str], settings: Sequence[str], plugins: Sequence[str], progress: Progress) -> Data:
+    """Prepare the text of an experiment, or of plain files, with its tokenizer.
+
+    Raises
+    ------
+    AndreaError
+        When there is no such experiment or file, or it cannot be prepared.
+    """
+    name = what[0] if what else "quickstart"
+    if len(what) > 1 or (Path(name).is_file() and Path(name).suffix != ".json"):
+        name = str(_experiment_of_files(what))
+    planned = plan(Request(experiment=name, plugins=plugins, settings=settings, device="cpu"), lambda line: None)
+    return _prepared(planned, progress)
+
+
+def _prepared(planned: Plan, progress: Progress) -> Data:
+    hooks = Hooks(register(create(planned.chosen)))
+    tokenizer = next(one for one in planned.chosen if one.entry.kind == "tokenizer")
+    with Interrupts() as interrupts:
+        prepared = prepare_data(planned.config, planned.chosen, hooks, progress, interrupts)
+    return Data(tokenizer.name, tokenizer.options, prepared, planned.config.data.mix or {})
+
+
+def _experiment_of_files(files: Sequence[str]) -> Path:
+    """Write an experiment whose sources are plain files, and return its path in the cache."""
+    sources: list[dict[str, Any]] = []
+    for number, name in enumerate(files):
+        path = Path(name)
+        if not path.exists():
+            raise AndreaError(f"there is no file {name}", "give one experiment, or files of text or JSON lines")
+        suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".zst", ".xz", ".bz2")]
+        reader = READERS.get(suffixes[-1] if suffixes else "", "source.text")
+        title = path.name.partition(".")[0] or "file"
+        taken = any(source["name"] == title for source in sources)
+        sources.append(
+            {
+                "name": f"{title}-{number + 1}" if taken else title,
+                "reader": reader,
+                "options": {"path": str(path.resolve())},
+            }
+        )
+    # Whatever else an experiment needs, a model for instance, is no matter here.
+    value = {**read_experiment("quickstart")[0], "name": "files", "sources": sources, "plugins": {}}
+    place = cache_folder() / "files.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(place, json.dumps(value, indent=1).encode())
+    return place
+
+
+def open_tokenizer(folder: Path) -> tuple[str, Tokenizer]:
+    """Load the tokenizer that was saved in a folder, or that of a run, with the name of its plugin.
+
+    Raises
+    ------
+    AndreaError
+        When no tokenizer plugin can load it.
+    """
+    place = folder / "tokenizer" if (folder / "tokenizer").is_dir() else folder
+    problems = []
+    for entry in available().values():
+        if entry.kind == "tokenizer":
+            try:
+                return entry.name, _make(entry.name, {}, TokenizerRequest(_no_sample, place))
+            except AndreaError as error:
+                problems.append(error.message)
+    raise AndreaError(
+        f"no tokenizer plugin can load {place}:\n  " + "\n  ".join(problems),
+        "give a folder that andrea tokenizer train wrote, or that of a run",
+    )
+
+
+def open_run_text(folder: Path) -> Data:
+    """Open the text that a run was trained on, from the cache.
+
+    Raises
+    ------
+    AndreaError
+        When the folder holds no run, or its data is gone from the cache.
+    """
+    snapshot = newest_checkpoint(folder / "checkpoints", lambda line: None)
+    config = from_json(snapshot.record["config"], "the checkpoint's configuration")
+    name = next(name for name in config.plugins if name.startswith("tokenizer."))
+    options = config.plugins[name]
+    hooks = Hooks(register(create([Chosen(find(name), options)])))
+    prepared = reopen(cache_folder(), str(snapshot.record["data_sha256"]), hooks.make_tokenizer)
+    return Data(name, options, prepared, config.data.mix or {})
+
+
+def is_run(folder: Path) -> bool:
+    """Say whether a folder is that of a run with a checkpoint."""
+    return (folder / "config.json").is_file() and (folder / "checkpoints").is_dir()
+
+
+def _make(name: str, options: Mapping[str, Any], request: TokenizerRequest) -> Tokenizer:
+    return Hooks(register(create([Chosen(find(name), options)]))).make_tokenizer(request)
+
+
+def _no_sample(limit: int) -> Iterator[bytes]:
+    raise ValueError("a saved tokenizer is loaded, not trained")
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def maker(name: str, options: Mapping[str, Any], texts: Texts) -> Callable[[int], Tokenizer]:
+    """Return a function that trains a tokenizer with so many segments on given text."""
+
+    def sample(limit: int) -> Iterator[bytes]:
+        for documents in texts.values():
+            yield from documents
+
+    def make(segments: int) -> Tokenizer:
+        return _make(name, {**options, "segments": segments}, TokenizerRequest(sample))
+
+    return make
+
+
+def can_be_sized(name: str) -> bool:
+    """Say whether a tokenizer plugin has the option `segments`."""
+    return any(option["name"] == "segments" for option in describe(find(name))["options"])
+
+
+def copy_tokenizer(data: Data, out: Path) -> None:
+    """Copy the files of a tokenizer into a new folder, such that there is a whole one or none.
+
+    Raises
+    ------
+    AndreaError
+        When something is there already, or it cannot be written.
+    """
+    if out.exists():
+        raise AndreaError(f"{out} exists already", "name another folder with --out")
+    partial = partial_name(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(data.prepared.tokenizer_folder, partial)
+        partial.rename(out)
+    except OSError as error:
+        raise AndreaError(f"cannot write {out}: {error.strerror or error}", "name another folder with --out") from error
+
+
+# -- how often segments are used ---------------------------------------------------------------------------------------
+
+
+def known_uses(tokenizer: Tokenizer, usages: Mapping[str, Usage] | None) -> Counts | None:
+    """Return how often each id is used, int64 (V,): in given text, else in the sample as training counted it."""
+    if usages is not None:
+        return np.asarray(np.sum([usage.counts for usage in usages.values()], axis=0))
+    counted = getattr(tokenizer, "segments", None)
+    if counted is None:
+        return None
+    uses = np.zeros(tokenizer.size, dtype=np.int64)
+    uses[257 : 257 + len(counted)] = [count for _, count in counted]
+    return uses
