@@ -8,19 +8,27 @@ import subprocess
 import pytest
 
 from andrea.registry import available
-from andrea.testing import SOURCES, check_plugin
+from andrea.testing import SOURCES, check_plugin, run_steps
 
 OPTIONS = {
+    "bandit.fixed": {"weights": {SOURCES[0]: 0.3, SOURCES[2]: 0.7}},
+    "bandit.odm": {"warmup_share": 0.005},
+    "filter.duplicate": {"near": True},
+    "filter.length": {"min_characters": 20, "max_bytes": 500},
     "limit.caps": {"caps": {SOURCES[0]: 0.5, SOURCES[1]: 0.1}},
     "limit.floors": {"floors": {SOURCES[1]: 0.4}},
     "stop.coherence": {"grace_steps": 5, "threshold": 100.0, "failures": 2},
     "stop.max_steps": {"steps": 10},
     "stop.not_finite": {"patience": 1},
+    "reward.probe_all": {"probed": 2},
     "tokenizer.bpe": {"segments": 80},
     "tokenizer.harris": {"segments": 80},
     "weight.coverage_bonus": {"bonus": 2.0},
     "weight.warmup": {"curriculum_warmup_steps": 12, "curriculum_warmup_sources": [SOURCES[2], SOURCES[0]]},
 }
+
+
+READERS = ("text", "jsonl", "markdown", "docstrings", "commits", "parquet", "hub", "chat", "gutenberg", "dictionary")
 
 
 @pytest.fixture
@@ -44,13 +52,22 @@ def repository(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [name for name in available() if not name.startswith("source.")])
+@pytest.mark.parametrize(
+    "name", [name for name in available() if not name.startswith("source.") and name != "bandit.replay"]
+)
 def test_an_installed_plugin_keeps_its_contracts(name):
     """With options that make it act within the few steps of a contract, or with its defaults."""
     check_plugin(name, **OPTIONS.get(name, {}))
 
 
-@pytest.mark.parametrize("name", ["source.text", "source.jsonl", "source.markdown"])
+@pytest.mark.parametrize("order", ["average", "same", "reversed"])
+def test_the_replay_of_another_run_keeps_its_contracts(order, tmp_path):
+    """On the journal of a run of 12 steps, over whose end a contract's run goes on."""
+    run_steps(["bandit.ucb1"], 12, folder=tmp_path)
+    check_plugin("bandit.replay", path=str(tmp_path), order=order)
+
+
+@pytest.mark.parametrize("name", ["source.text", "source.jsonl", "source.markdown", "source.gutenberg"])
 def test_a_reader_of_files_keeps_its_contracts(name, texts):
     """On a folder with three files of its own."""
     check_plugin(name, path=str(texts))
@@ -66,7 +83,25 @@ def test_the_reader_of_commits_keeps_its_contracts(repository):
     check_plugin("source.commits", path=str(repository))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("source.chat", {"path": "rows.parquet"}),
+        ("source.parquet", {"path": "rows.parquet"}),
+        ("source.dictionary", {"path": "rows.parquet", "word": "name", "definition": "text"}),
+        ("source.hub", {"dataset": "."}),
+    ],
+)
+def test_a_reader_of_rows_keeps_its_contracts(name, options, tmp_path, monkeypatch):
+    """On a file with three rows of its own."""
+    rows = [{"name": f"n{n}", "text": f"t{n}", "messages": [{"role": "user", "content": f"c{n}"}]} for n in range(3)]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), tmp_path / "rows.parquet")
+    monkeypatch.chdir(tmp_path)
+    check_plugin(name, **options)
+
+
 def test_no_installed_reader_is_left_out():
     """Readers need options of their own, so they stand above by name; a new one must be added there."""
     readers = {name for name in available() if name.startswith("source.")}
-    assert readers == {f"source.{name}" for name in ("text", "jsonl", "markdown", "docstrings", "commits")}
+    assert readers == {f"source.{name}" for name in READERS}
