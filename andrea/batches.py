@@ -53,14 +53,17 @@ class Batches:
         self.names = tuple(files)
         self.rows, self.context, self._seed = rows, context, seed
         self._files = tuple(files.values())
+        self._documents = np.array([file.documents for file in self._files], dtype=np.int64)
+        self._tokens = np.array([file.offsets[-1] for file in self._files], dtype=np.int64)
         self._lengths = [np.diff(file.offsets.astype(np.int64)) for file in self._files]
         self._epochs: list[dict[int, _Epoch]] = [{} for _ in self._files]
         self._ready: list[tuple[_Position, Batch, _Position] | None] = [None] * len(self._files)
         self._positions = [_Position(0, 0)] * len(self._files)
         self._pulls = np.zeros(len(self._files), dtype=np.int64)
+        self._drawn = np.zeros(len(self._files), dtype=np.int64)
 
     def take(self, source: int, rows: int | None = None) -> Batch:
-        """Return the next batch of a source, and make the one after it ready.
+        """Return the next batch of a source; `ready` makes the one after it while nobody waits.
 
         Parameters
         ----------
@@ -72,8 +75,12 @@ class Batches:
         batch, after = self._prepared(source, rows or self.rows)
         self._positions[source] = after
         self._pulls[source] += 1
-        self._prepared(source, rows or self.rows)
+        self._drawn[source] = self._count_drawn(source)
         return batch
+
+    def ready(self, source: int, rows: int | None = None) -> None:
+        """Make the next batch of a source ahead of its `take`."""
+        self._prepared(source, rows or self.rows)
 
     def _prepared(self, source: int, rows: int) -> tuple[Batch, _Position]:
         """Return the next batch and the position behind it; assembled at most once.
@@ -97,7 +104,7 @@ class Batches:
         parts: list[Tokens] = []
         documents: list[int] = []
         epoch, token = here.epoch, here.token
-        total = int(self._files[source].offsets[-1])
+        total = int(self._tokens[source])
         while count:
             taken = min(count, total - token)
             part, of = self._gather(source, epoch, token, token + taken)
@@ -133,12 +140,12 @@ class Batches:
     @property
     def documents(self) -> Ints:
         """Training documents of each source."""
-        return np.array([file.documents for file in self._files], dtype=np.int64)
+        return self._documents.copy()
 
     @property
     def tokens(self) -> Ints:
         """Training tokens of each source, the `bos` in front of each document included."""
-        return np.array([file.offsets[-1] for file in self._files], dtype=np.int64)
+        return self._tokens.copy()
 
     @property
     def pulls(self) -> Ints:
@@ -148,19 +155,16 @@ class Batches:
     @property
     def drawn(self) -> Ints:
         """Documents drawn of each source over the lifetime; one is counted when its first token is an input."""
-        places = [self._place(source) for source in range(len(self._files))]
-        return np.array(
-            [
-                e * file.documents + index + (offset > 0)
-                for (e, index, offset), file in zip(places, self._files, strict=True)
-            ],
-            dtype=np.int64,
-        )
+        return self._drawn.copy()
 
     @property
     def distinct(self) -> Ints:
         """Distinct documents drawn of each source: no document comes twice before all came once."""
-        return np.minimum(self.drawn, self.documents)
+        return np.minimum(self._drawn, self._documents)
+
+    def _count_drawn(self, source: int) -> int:
+        epoch, index, offset = self._place(source)
+        return epoch * self._files[source].documents + index + (offset > 0)
 
     def _place(self, source: int) -> tuple[int, int, int]:
         """Return (epoch, index in the order, token of that document) of the next token."""
@@ -211,6 +215,7 @@ class Batches:
             self._position(s, *(int(state[k][s]) for k in ("epoch", "index", "offset"))) for s in range(len(self.names))
         ]
         self._positions = positions
+        self._drawn = np.array([self._count_drawn(s) for s in range(len(self.names))], dtype=np.int64)
         self._pulls = np.array(state["pulls"], dtype=np.int64)
 
     def _position(self, source: int, epoch: int, index: int, offset: int) -> _Position:

@@ -39,6 +39,7 @@ class Journal:
     def __init__(self, folder: Path, name: str, sources: tuple[str, ...], length: int = 0) -> None:
         self.path = folder / "journal.jsonl"
         self._folder, self._name, self._sources = folder, name, sources
+        self._behind: dict[str, Any] | None = None
         self.losses: list[list[float]] = []
         self.samples: list[dict[str, Any]] = []
         if length and (not self.path.exists() or self.path.stat().st_size < length):
@@ -59,23 +60,29 @@ class Journal:
     @property
     def length(self) -> int:
         """Bytes written so far."""
+        self.catch_up()
         return self._file.tell()
 
     def step(self, record: StepRecord) -> None:
-        """Write a step."""
-        self._write(
-            {
-                "kind": "step",
-                "step": record.step,
-                "loss": record.loss,
-                "grad_norm": record.grad_norm,
-                "learning_rate": record.learning_rate,
-                "skipped": record.skipped,
-                "tokens": record.tokens,
-                "pulls": [self._pull(pull) for pull in record.pulls],
-                **({"probes": {name: list(pair) for name, pair in record.probes.items()}} if record.probes else {}),
-            }
-        )
+        """Take a step; it is written by `catch_up`, or before whatever else is written."""
+        self.catch_up()
+        self._behind = {
+            "kind": "step",
+            "step": record.step,
+            "loss": record.loss,
+            "grad_norm": record.grad_norm,
+            "learning_rate": record.learning_rate,
+            "skipped": record.skipped,
+            "tokens": record.tokens,
+            "pulls": [self._pull(pull) for pull in record.pulls],
+            **({"probes": {name: list(pair) for name, pair in record.probes.items()}} if record.probes else {}),
+        }
+
+    def catch_up(self) -> None:
+        """Write the step that was taken last: the loop does that while the next one is computed."""
+        step, self._behind = self._behind, None
+        if step is not None:
+            self._write(step)
 
     def sample(self, sample: Sample) -> None:
         """Write generated texts."""
@@ -109,6 +116,7 @@ class Journal:
         AndreaError
             When the disk does not take it; what is missing behind the last checkpoint is written again by a resume.
         """
+        self.catch_up()
         with self._writing():
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -118,6 +126,7 @@ class Journal:
 
         It writes what the journal holds now, each file whole or not at all.
         """
+        self.catch_up()
         losses, samples = list(self.losses), list(self.samples)
 
         def render() -> None:
@@ -128,7 +137,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
-        with suppress(OSError):  # a full disk has been reported by `flush`
+        with suppress(AndreaError, OSError):  # a full disk has been reported by `flush`
+            self.catch_up()
+        with suppress(OSError):
             self._file.close()
 
     @contextmanager
@@ -163,18 +174,28 @@ class Journal:
         }
 
     def _write(self, value: dict[str, Any]) -> None:
-        value = plain(value)
+        self.catch_up()
+        line = _line(value)
         with self._writing():
-            self._file.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+            self._file.write(line)
         self._remember(value)
 
     def _remember(self, value: dict[str, Any]) -> None:
         if value["kind"] == "step":
-            self.losses.append([value["step"], value["loss"]])
+            self.losses.append([value["step"], plain(value["loss"])])
         elif value["kind"] == "sample":
-            self.samples += [{"step": value["step"], "loss": value["loss"], "text": t} for t in value["texts"]]
+            self.samples += [{"step": value["step"], "loss": plain(value["loss"]), "text": t} for t in value["texts"]]
         elif value["kind"] == "polish":
             self.samples = []
+
+
+def _line(value: Any) -> bytes:
+    """Return a value as one line of JSON; few hold a number that is not finite, so that is found out on the way."""
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False, default=plain)
+    except ValueError:
+        text = json.dumps(plain(value), separators=(",", ":"))
+    return text.encode() + b"\n"
 
 
 def _limits(limits: Limits) -> dict[str, list[float]]:

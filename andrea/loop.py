@@ -57,7 +57,10 @@ from andrea.types import (
     StepRecord,
     Tokenizer,
     TokenizerRequest,
+    Tokens,
 )
+
+Probes = dict[str, tuple[Tokens, Tokens]]
 
 COUNT_STOP = "stop.max_steps"  # the one plugin whose reason is a run that is done
 
@@ -277,13 +280,23 @@ class Loop:
         probes = self._probes(step, [p.source for p in pulls])
         inputs = np.concatenate([b.inputs for b in batches]) if len(batches) > 1 else batches[0].inputs
         targets = np.concatenate([b.targets for b in batches]) if len(batches) > 1 else batches[0].targets
-        result = self.engine.train_step(step, inputs, targets, probes)
+        result = self._update(step, inputs, targets, probes, [p.source for p in pulls])
         self._step += 1
         record = self._with_rewards(_record(step, pulls, result, inputs.size), self.view())
         self.hooks.tell("on_step", record=record, run=self.view())
         if self.journal:
             self.journal.step(record)
         return record
+
+    def _update(self, step: int, inputs: Tokens, targets: Tokens, probes: Probes, pulled: Sequence[int]) -> StepResult:
+        """Do one update; where the engine computes by itself, what can wait is done meanwhile."""
+        launch = getattr(self.engine, "launch_step", None)
+        finish = launch(step, inputs, targets, probes) if launch else None
+        if self.journal:
+            self.journal.catch_up()
+        for source in dict.fromkeys(pulled):
+            self.batches.ready(source, self.config.batch.rows // self.config.batch.pulls_per_step)
+        return finish() if finish else self.engine.train_step(step, inputs, targets, probes)
 
     # -- before the update ---------------------------------------------------------------------------------------------
 
@@ -350,8 +363,8 @@ class Loop:
             floor, cap = np.maximum(floor, low), np.minimum(cap, high)
         return Limits(floor, cap)
 
-    def _probes(self, step: int, chosen: list[int]) -> dict[str, tuple[Any, Any]]:
-        wanted: dict[str, tuple[Any, Any]] = {}
+    def _probes(self, step: int, chosen: list[int]) -> Probes:
+        wanted: Probes = {}
         for name, answer in self.hooks.ask("request_probes", step=step, pulls=chosen, run=self.view()):
             for source in answer or ():
                 if source not in self.held_out:
@@ -509,8 +522,8 @@ class Loop:
 
 def _record(step: int, pulls: Sequence[Pull], result: StepResult, tokens: int) -> StepRecord:
     """Return the record of a step, its pulls' losses being means over their rows."""
-    parts = np.split(result.row_losses.astype(np.float64), len(pulls))
-    losses = [math.fsum(part.tolist()) / part.size for part in parts]
+    parts = result.row_losses.astype(np.float64).reshape(len(pulls), -1).tolist()
+    losses = [math.fsum(part) / len(part) for part in parts]
     return StepRecord(
         step=step,
         pulls=tuple(attrs.evolve(pull, loss=loss) for pull, loss in zip(pulls, losses, strict=True)),

@@ -142,6 +142,9 @@ class Engine(Protocol):
             int32 (R, T), every target valid. A pull's rows are neighbours; rows are averaged equally.
         probes
             By name, held-out (inputs, targets) measured before and after the update.
+
+        An engine that computes beside the host may also have ``launch_step``, which takes the same, begins, and returns
+        a function that gives the `StepResult`; nothing else is asked of the engine in between.
         """
 
     def evaluate(self, inputs: Tokens, targets: Tokens) -> npt.NDArray[np.float32]:
