@@ -10,11 +10,13 @@ from __future__ import annotations
 import codecs
 import glob
 import gzip
+import importlib
+import io
 import os
 import re
 import types
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar, Union, get_args, get_origin
@@ -136,7 +138,9 @@ def _type_name(kind: Any) -> str:
         return " or ".join(_type_name(part) for part in get_args(kind))
     if get_origin(kind) is list:
         return f"list of {_type_name(get_args(kind)[0])}"
-    return {str: "text", int: "integer", bool: "true/false", type(None): "null"}.get(kind, str(kind))
+    if get_origin(kind) is dict:
+        return f"object of {_type_name(get_args(kind)[1])}"
+    return {str: "text", int: "integer", bool: "true/false", type(None): "null", Any: "value"}.get(kind, str(kind))
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -144,6 +148,10 @@ def _fits(value: Any, kind: Any) -> bool:
         return any(_fits(value, part) for part in get_args(kind))
     if get_origin(kind) is list:
         return isinstance(value, (list, tuple)) and all(_fits(item, get_args(kind)[0]) for item in value)
+    if kind is Any:
+        return True
+    if get_origin(kind) is dict:
+        return isinstance(value, Mapping) and all(_fits(item, get_args(kind)[1]) for item in value.values())
     return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
 
 
@@ -240,7 +248,7 @@ def _missing(path: Path) -> AndreaError:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading; one that ends in ``.gz`` is unpacked while it is read.
+    """Open a file for reading; one that ends in ``.gz`` or ``.zst`` is unpacked while it is read.
 
     Raises
     ------
@@ -248,32 +256,112 @@ def open_file(path: Path) -> Iterator[IO[bytes]]:
         When it cannot be read, or is not what its name says.
     """
     try:
-        with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield file  # type: ignore[misc]
+        with reading(path), _opened(path) as file:
+            yield file
     except (EOFError, zlib.error) as error:
         raise AndreaError(f"{path} is damaged or cut short: {error}", "get or pack the file again") from error
 
 
-def read_text(path: Path) -> Iterator[str]:
-    """Yield the text of a UTF-8 file in blocks of about a megabyte, without a byte order mark at its start.
+def _opened(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.open(path)  # type: ignore[return-value]
+    if path.suffix != ".zst":
+        return path.open("rb")
+    zstandard = import_extra("zstandard", "hub", f"{path.name} is packed with Zstandard")
+    return io.BufferedReader(_Zstandard(path.open("rb"), zstandard.ZstdDecompressor), _BLOCK)
 
-    A file that ends in ``.gz`` is unpacked; offsets are of the unpacked text.
+
+def import_extra(module: str, extra: str, reason: str) -> Any:
+    """Import a library that an extra of andrea brings, or say how to get it.
 
     Raises
     ------
     AndreaError
-        When the file cannot be read, or is not UTF-8: names the file and the offset of the offending byte.
+        When it is not installed: names the extra.
     """
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise AndreaError(
+            f"{reason}, which needs {package}: {error}", f"install the extra {extra}: pip install 'andrea[{extra}]'"
+        ) from error
+
+
+class _Zstandard(io.RawIOBase):
+    """A file of Zstandard frames, unpacked; one that ends within a frame is an error, as it is for gzip."""
+
+    def __init__(self, file: IO[bytes], decompressor: Callable[[], Any]) -> None:
+        self._file, self._decompressor = file, decompressor
+        self._frame: Any = None
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and (block := self._block()):
+            self._frame = self._frame or self._decompressor().decompressobj()
+            try:
+                self._ready = self._frame.decompress(block)
+            except Exception as error:  # the library's own class, which is not to be named without it
+                raise zlib.error(str(error)) from error
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _block(self) -> bytes:
+        """Return packed bytes, first what the last frame left over."""
+        block = b""
+        if self._frame is not None and self._frame.eof:
+            block, self._frame = self._frame.unused_data, None
+        block = block or self._file.read(1 << 16)
+        if not block and self._frame is not None:
+            raise EOFError("it ends within a frame")
+        return block
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),  # begins with the mark of UTF-16, so it comes first
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
+    """Yield the text of a file in blocks of about a megabyte, without a byte order mark at its start.
+
+    A file that ends in ``.gz`` or ``.zst`` is unpacked; offsets are of the unpacked text.
+
+    Parameters
+    ----------
+    path
+        The file.
+    encoding
+        As Python names it. None: UTF-16 or UTF-32 if the file begins with their byte order mark, else UTF-8.
+
+    Raises
+    ------
+    AndreaError
+        When the file cannot be read, or is not in that encoding: names the file and the offset of the offending byte.
+    """
     offset, first = 0, True
     with open_file(path) as file:
+        block = file.read(max(_BLOCK, 4))
+        encoding = encoding or next((name for mark, name in _MARKS if block.startswith(mark)), "utf-8")
+        decoder = _decoder(path, encoding)
         while True:
-            block = file.read(_BLOCK)
-            pending = len(decoder.getstate()[0])
+            pending = _pending(decoder)
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
-                raise not_utf8(path, offset - pending + error.start, error.object[error.start]) from error
+                place = offset - pending + error.start
+                raise not_decoded(path, place, error.object[error.start], encoding) from error
             offset += len(block)
             if first and text:
                 text, first = text.removeprefix("\ufeff"), False
@@ -281,13 +369,29 @@ def read_text(path: Path) -> Iterator[str]:
                 yield text
             if not block:
                 return
+            block = file.read(_BLOCK)
 
 
-def not_utf8(path: Path, offset: int, byte: int) -> AndreaError:
-    """Return the error for a byte that cannot be part of UTF-8 text."""
+def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
+    try:
+        return codecs.getincrementaldecoder(encoding)()
+    except LookupError as error:
+        raise AndreaError(
+            f"{path}: there is no encoding {encoding!r}", "for instance utf-8, latin-1, cp1252"
+        ) from error
+
+
+def _pending(decoder: codecs.IncrementalDecoder) -> int:
+    """Return how many bytes a decoder holds back, which began before the block to come."""
+    return len(decoder.getstate()[0])
+
+
+def not_decoded(path: Path, offset: int, byte: int, encoding: str) -> AndreaError:
+    """Return the error for a byte that cannot be part of text in an encoding."""
     return AndreaError(
-        f"{path} is not UTF-8: byte {offset} is 0x{byte:02x}",
-        f"find out its encoding and convert it, for instance: iconv -f ISO-8859-1 -t UTF-8 {path}",
+        f"{path} is not {encoding.upper()}: byte {offset} is 0x{byte:02x}",
+        f"find out its encoding and convert it, for instance: iconv -f ISO-8859-1 -t UTF-8 {path}; "
+        "or name it, where the reader has an option `encoding`",
     )
 
 

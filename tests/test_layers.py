@@ -31,6 +31,8 @@ RULES = {
     "andrea.engine.*": (*BASE, "andrea.resources", "andrea.engine", "andrea.engine.*"),
     "andrea.sources": BASE,
     "andrea.filters": (*BASE, "andrea.sources"),
+    "andrea.rows": (*BASE, "andrea.sources"),
+    "andrea.conversations": (*BASE, "andrea.rows"),
     "andrea.split": BASE,
     "andrea.words": BASE,
     "andrea.workers": BASE,
@@ -48,7 +50,7 @@ RULES = {
     ),
     "andrea.batches": (*BASE, "andrea.tokenfile", "andrea.tokens"),
     "andrea.plugins": (),
-    "andrea.plugins.*": ("andrea", "andrea.sources", "andrea.plugins.*"),  # and see below: only their own modules
+    "andrea.plugins.*": ("andrea", "andrea.sources", "andrea.rows", "andrea.conversations", "andrea.plugins.*"),  # and see below: only their own modules
 }
 
 # The loop is handed its engine and its plugins; what it imports of these are the protocol and the types.

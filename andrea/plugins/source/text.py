@@ -1,4 +1,4 @@
-"""Plain UTF-8 text files; a file is a work, long works are cut at the ends of paragraphs."""
+"""Plain text files, also packed; a file is a work, long works are cut at the ends of paragraphs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class Options:
     """What ``options`` of a source may say."""
 
     path: str | list[str] = option(help="a file, a folder (everything below it), a pattern, or a list of these")
-    suffixes: list[str] = option(factory=lambda: [".txt", ".txt.gz"], help="which files of a folder are read")
+    suffixes: list[str] = option(
+        factory=lambda: [".txt", ".txt.gz", ".txt.zst"], help="which files of a folder are read"
+    )
+    encoding: str | None = option(None, help="of all files, as latin-1; null: UTF-8, or as a byte order mark says")
     chunk: int = option(6000, help="characters of a piece, about; 0 keeps works whole")
 
 
@@ -26,5 +29,5 @@ def open_source(spec: SourceSpec) -> Documents:
 
 def _read(options: Options) -> Iterator[Document]:
     for path, name in find_files(options.path, options.suffixes):
-        for number, piece in enumerate(cut_text(read_text(path), options.chunk), start=1):
+        for number, piece in enumerate(cut_text(read_text(path, options.encoding), options.chunk), start=1):
             yield Document(text=piece, name=f"{name} piece {number}", group=name)

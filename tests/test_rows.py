@@ -1,0 +1,106 @@
+"""Rows of data files, whatever they are written in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+
+import pytest
+
+from andrea import AndreaError
+from andrea.rows import read_rows, where
+
+ROWS = [{"text": "öne", "n": 1}, {"text": 'two\n"2", \u2028x', "n": 2}, {"text": "", "n": 3}]
+
+
+def write(path, rows=ROWS):
+    """Write rows as the path's ending says."""
+    name = path.name
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if name.startswith("list"):
+        data = json.dumps(rows, indent=1).encode()
+    if ".csv" in name:
+        lines = ["text,n", *('"{}",{}'.format(row["text"].replace('"', '""'), row["n"]) for row in rows)]
+        data = "\n".join(lines).encode() + b"\n"
+    if name.endswith(".gz"):
+        data = gzip.compress(data)
+    if name.endswith(".zst"):
+        data = pytest.importorskip("zstandard").compress(data)
+    if name.endswith(".parquet"):
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+        return path
+    path.write_bytes(data)
+    return path
+
+
+FILES = ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.ndjson", "a.json", "list.json", "list.json.zst", "a.parquet"]
+FILES += ["a.csv", "a.csv.gz"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_rows_come_back(tmp_path, monkeypatch, name):
+    """The same rows from every format, whatever the size of a block."""
+    write(tmp_path / name)
+    for block in (1, 7, 1 << 20):
+        monkeypatch.setattr("andrea.sources._BLOCK", block)
+        found = [dict(row.values) for row in read_rows(tmp_path / name)]
+        assert [{**row, "n": int(row["n"])} for row in found] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("list.json", b'[{"a": 1}, {"a": ', "list.json row 2 is not JSON"),
+        ("list.json", b'[{"a": 1}', "list.json is cut short"),
+        ("list.json", b'[{"a": 1}, 3]', "list.json row 2 is a int"),
+        ("a.csv", b"a,b\n1,2\n3\n", "a.csv line 3 has not 2 fields"),
+        ("a.csv", b'a,b\n1,"2\n', "a.csv line 1 is not CSV"),
+        ("a.parquet", b"PAR1 nothing", "a.parquet is not a whole Parquet file"),
+        ("a.xml", b"<a/>", "is no file of rows that is known"),
+        ("a.jsonl.zst", b"no frame at all", "a.jsonl.zst is damaged or cut short"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, name, data, said):
+    """What is not what its name says is an error with the file and the place."""
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(AndreaError) as caught:
+        list(read_rows(tmp_path / name))
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.parquet"])
+def test_a_cut_file_is_named(tmp_path, name):
+    """A file that ends early is an error, never fewer rows."""
+    data = write(tmp_path / name, ROWS * 500).read_bytes()
+    (tmp_path / name).write_bytes(data[: len(data) * 2 // 3])
+    with pytest.raises(AndreaError, match=name):
+        list(read_rows(tmp_path / name))
+
+
+def test_several_frames_are_one_file(tmp_path):
+    """Frames of Zstandard end to end, as parallel packers write them, are read to the last."""
+    zstandard = pytest.importorskip("zstandard")
+    lines = [json.dumps({"n": number}).encode() + b"\n" for number in range(5)]
+    (tmp_path / "a.jsonl.zst").write_bytes(b"".join(map(zstandard.compress, lines)))
+    assert [row.values["n"] for row in read_rows(tmp_path / "a.jsonl.zst")] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("name", "library"), [("a.jsonl.zst", "zstandard"), ("a.parquet", "pyarrow.parquet")])
+def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, name, library):
+    """Without the library the error says which extra brings it."""
+    write(tmp_path / name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(AndreaError, match=f"needs {library.partition('.')[0]}") as caught:
+        list(read_rows(tmp_path / name))
+    assert "pip install 'andrea[hub]'" in caught.value.hint
+
+
+def test_rows_are_chosen(tmp_path):
+    """By the value of a column, or one of several; a column that is not there is named."""
+    path = write(tmp_path / "a.jsonl")
+    assert [row.values["n"] for row in where(read_rows(path), {"n": [1, 3]})] == [1, 3]
+    assert [row.values["n"] for row in where(read_rows(path), {"n": 2, "text": ROWS[1]["text"]})] == [2]
+    with pytest.raises(AndreaError, match="line 1 has no field 'lang'"):
+        list(where(read_rows(path), {"lang": "en"}))
