@@ -21,7 +21,8 @@ from andrea import __version__
 from andrea.batches import Batches
 from andrea.checkpoint import Checkpoints, Snapshot, complete_steps, newest_checkpoint, read_checkpoint
 from andrea.config import RunConfig, from_json, override, parse_setting, read_experiment, to_json
-from andrea.engine import EngineConfig, open_engine
+from andrea.engine import Engine, EngineConfig, open_engine
+from andrea.engine.buffers import describe_memory
 from andrea.engine.device import find_device
 from andrea.errors import AndreaError
 from andrea.evaluate import held_out_sets
@@ -32,7 +33,7 @@ from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
 from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, register, source_digest
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared, prepare, reopen, survey
-from andrea.types import Device, Document, SourceSpec, Tokenizer, TokenizerRequest
+from andrea.types import Device, Document, Precision, SourceSpec, Tokenizer, TokenizerRequest
 from andrea.workers import count_processes
 
 RUNS = Path("runs")
@@ -341,8 +342,7 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     config = plan.config
     files = {s.name: TokenFile.open(s.train, prepared.tokenizer.fingerprint) for s in prepared.sources}
     held_out = {s.name: TokenFile.open(s.held_out, prepared.tokenizer.fingerprint) for s in prepared.sources}
-    engine = open_engine(engine_config(config, prepared.tokenizer.size), plan.device, precision)
-    say(f"device {plan.device.kind} {plan.device.name}: {sum(b.bytes for b in engine.memory_plan()) / 2**20:,.0f} MiB")
+    engine = _open_engine(plan, engine_config(config, prepared.tokenizer.size), precision, say)
     identity = {
         "config": to_json(config),
         "plugins_in_order": [[one.name, one.entry.package, one.entry.version] for one in plan.chosen],
@@ -373,6 +373,18 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
         _begin(plan, loop)
         undo.pop_all()
     return loop
+
+
+def _open_engine(plan: Plan, config: EngineConfig, precision: Precision, say: Say) -> Engine:
+    """Say what the card's memory will hold, before any of it is taken, and open the engine."""
+    if plan.device.kind == "cuda":
+        say(f"device {plan.device.kind} {plan.device.name}, {precision.name}; memory:")
+        for line in describe_memory(config, precision):
+            say(line)
+        return open_engine(config, plan.device, precision)
+    engine = open_engine(config, plan.device, precision)
+    say(f"device {plan.device.kind} {plan.device.name}: {sum(b.bytes for b in engine.memory_plan()) / 2**20:,.0f} MiB")
+    return engine
 
 
 def engine_config(config: RunConfig, vocabulary: int) -> EngineConfig:

@@ -13,6 +13,7 @@ from andrea.assembly import Mode, Request, newest_run, open_run, plan
 from andrea.checkpoint import complete_steps, read_checkpoint
 from andrea.errors import AndreaError
 from andrea.interrupts import Interrupts
+from andrea.types import Device
 
 CPU = ("--device", "cpu")
 
@@ -198,3 +199,20 @@ def test_a_tokenizer_folder_is_whole_or_absent(experiment, monkeypatch):
 
     assert [path.name for path in Path("run/tokenizer").iterdir()] == ["byte_tokenizer.json"]
     assert plan(Request(Mode.RESUME, device="cpu", out=Path("run"), steps=1), quiet).done
+
+
+def test_memory_is_said_before_it_is_taken(andrea, experiment, monkeypatch):
+    """On a card the plan is printed first, so that a person sees it even when the card then refuses."""
+    said = []
+
+    def refuse(config, device, precision):
+        assert said[-1].endswith("in all")
+        raise AndreaError("does not fit")
+
+    monkeypatch.setattr(assembly, "open_engine", refuse)
+    monkeypatch.setattr(assembly, "find_device", lambda *_: Device("cuda", "imitated", (9, 0)))
+    planned = plan(Request(experiment=str(experiment), out=Path("card")), quiet)
+    with Interrupts() as interrupts, pytest.raises(AndreaError, match="does not fit"):
+        open_run(planned, said.append, quiet, interrupts)
+    assert "device cuda imitated, bf16; memory:" in said
+    assert not Path("card").exists()

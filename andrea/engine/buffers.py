@@ -138,11 +138,11 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
 
 def _plan_state(plan: MemoryPlan, config: EngineConfig, placement: Placement, storage: str) -> None:
     count = parameter_count(config.model, config.vocabulary)
-    plan.add("weights", "master parameters, published order", (count,), "float32")
-    plan.add("first_moments", "AdamW", (count,), "float32")
-    plan.add("second_moments", "AdamW", (count,), "float32")
-    plan.add("gradients", "the engine's own order, padded", (placement.size,), "float32")
-    plan.add("working_weights", "what products read, the same order", (placement.size,), storage)
+    plan.add("weights", "master weights", (count,), "float32")
+    plan.add("first_moments", "moments of AdamW", (count,), "float32")
+    plan.add("second_moments", "moments of AdamW", (count,), "float32")
+    plan.add("gradients", "gradients of all parameters", (placement.size,), "float32")
+    plan.add("working_weights", "working weights, which products read", (placement.size,), storage)
     chunks = len(update_chunks(config.model, config.vocabulary))
     plan.add("chunks", "table of the update", (chunks * CHUNK.itemsize,), "uint8")
 
@@ -185,9 +185,9 @@ def _plan_activations(plan: MemoryPlan, config: EngineConfig, storage: str) -> N
     F, V = 4 * C, padded_vocabulary(config.vocabulary)
 
     def norm(name: str) -> None:
-        plan.add(f"{name}.y", "normalised", (B, T, C), storage)
-        plan.add(f"{name}.mean", "of each position", (B, T), "float32")
-        plan.add(f"{name}.rstd", "of each position", (B, T), "float32")
+        plan.add(f"{name}.y", "outputs of norms", (B, T, C), storage)
+        plan.add(f"{name}.mean", "means and deviations of norms", (B, T), "float32")
+        plan.add(f"{name}.rstd", "means and deviations of norms", (B, T), "float32")
 
     for i in range(model.n_layer):
         layer = f"layer{i}"
@@ -202,7 +202,7 @@ def _plan_activations(plan: MemoryPlan, config: EngineConfig, storage: str) -> N
         plan.add(f"{layer}.hidden", "after GELU", (B, T, F), storage)
     plan.add("final.x", "residual stream before the head", (B, T, C), storage)
     norm("final")
-    plan.add("logits", "and their gradient, in place", (B, T, V), storage)
+    plan.add("logits", "logits, and their gradient in place", (B, T, V), storage)
     plan.add("branch", "output of a block before it is added", (B, T, C), storage)
     plan.add("dstream", "gradient of the residual stream", (B, T, C), storage)
     plan.add("dbranch", "gradient of a norm's output, or of the heads", (B, T, C), storage)
@@ -240,6 +240,21 @@ def readable(size: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.2f} {unit}"
 
 
+def describe_memory(config: EngineConfig, precision: Precision) -> list[str]:
+    """Return what the CUDA engine would allocate, in lines: what takes a hundredth or more, the rest, the total.
+
+    Needs no card, so that a person reads it before anything is allocated.
+    """
+    plan = plan_memory(config, precision)
+    sums: dict[str, int] = {}
+    for buffer in plan:
+        sums[buffer.purpose] = sums.get(buffer.purpose, 0) + buffer.bytes
+    large = {purpose: size for purpose, size in sums.items() if 100 * size >= plan.total}
+    ordered = sorted(large.items(), key=lambda item: -item[1])
+    lines = [*ordered, ("all else", plan.total - sum(large.values())), ("in all", plan.total)]
+    return [f"{readable(size):>12}  {purpose}" for purpose, size in lines]
+
+
 def largest_batch(config: EngineConfig, limit: int, plan: Callable[[EngineConfig], MemoryPlan]) -> int:
     """Return the most rows of a micro-batch whose plan stays within `limit` bytes; 0 when not even one does."""
     low, high = 0, config.batch_size
@@ -272,7 +287,7 @@ def check_fits(config: EngineConfig, free: int, plan: Callable[[EngineConfig], M
         return made
     batch = largest_batch(config, free, plan)
     hint = (
-        f"batch_size {batch} fits; accumulation keeps the rows of a step"
+        f"batch_size {batch} fits: --set batch.batch_size={batch}; batch.accumulation makes up the rows of a step"
         if batch
         else "not even batch_size 1 fits: take a smaller model, a shorter context or a smaller storage type"
     )

@@ -11,6 +11,7 @@ from andrea.engine.buffers import (
     MemoryPlan,
     aligned,
     check_fits,
+    describe_memory,
     largest_batch,
     padded_vocabulary,
     plan_memory,
@@ -94,12 +95,27 @@ def test_refusal_names_the_batch_that_fits():
     with pytest.raises(AndreaError, match="batch_size 64 needs") as error:
         check_fits(config, free, plan)
     assert readable(free) in error.value.message
-    assert "batch_size 21 fits" in error.value.hint
+    assert "batch_size 21 fits: --set batch.batch_size=21" in error.value.hint
     assert largest_batch(config, free - 1, plan) == 20
     assert check_fits(evolve(config, batch_size=21), free, plan).total == free
     with pytest.raises(AndreaError) as error:
         check_fits(config, 1000, plan)
     assert "not even batch_size 1" in error.value.hint
+
+
+def test_description_names_what_takes_memory():
+    """The lines are the plan's sums by purpose, the largest first, and the last is what is allocated."""
+    config = FAMILY["120M"]
+    plan, lines = plan_memory(config, BF16), describe_memory(config, BF16)
+    assert lines[-1].split() == [*readable(plan.total).split(), "in", "all"]
+    moments = 2 * plan["first_moments"].bytes
+    assert f"{readable(moments):>12}  moments of AdamW" in lines
+    purposes = [line[14:] for line in lines[:-2]]
+    sizes = [sum(b.bytes for b in plan if b.purpose == purpose) for purpose in purposes]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] >= plan.total / 100
+    assert lines[-2] == f"{readable(plan.total - sum(sizes)):>12}  all else"
+    assert len(purposes) == len(set(purposes)) >= 8
 
 
 @pytest.mark.parametrize(
