@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a machine with an NVIDIA card can show, in parts of under 8 minutes each:
 #
-#   benchmarks/gpu_check.sh [tests|sanitize|proofs|bench|peers|all]...
+#   benchmarks/gpu_check.sh [tests|sanitize|race_fp32|race_tf32|race_fp16|race_bf16|proofs|bench|run|peers|all]...
 #
 # Needs python3 with numpy, attrs and the `cuda` extra; wheels in .whl/ are installed beside it when there are any
 # (a machine without a network). Everything is merged into one JSON, $OUT/gpu_check.json (OUT is ./runs/gpu_check
@@ -27,30 +27,46 @@ run_tests() {
   $PYTHON -m pytest -q --maxfail=40 -p no:cacheprovider -o addopts="--import-mode=importlib" $TESTS --junitxml="$OUT/tests.xml"
 }
 
+sanitize() {  # tool, then precisions; the tool's own limit leaves the others their time
+  local tool=$1 log="$OUT/sanitize_$1_$2.log"
+  shift
+  echo "compute-sanitizer --tool $tool: $*"
+  timeout "${SECONDS_A_TOOL:-430}" compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
+    $PYTHON benchmarks/sanitize.py "$@" >"$log" 2>&1
+  local code=$?
+  tail -n 4 "$log"
+  if grep -q "Device not supported" "$log"; then echo "$tool: refuses this device"; return 0; fi
+  [ $code -eq 124 ] && echo "$tool: cut off by the time limit"
+  return $code
+}
+export -f sanitize
+
 run_sanitize() {
-  local tool failed=0
-  for tool in memcheck initcheck racecheck; do  # the slowest last
-    echo "compute-sanitizer --tool $tool"
-    timeout 350 compute-sanitizer --tool "$tool" --error-exitcode 9 --target-processes all \
-      $PYTHON benchmarks/sanitize.py >"$OUT/sanitize_$tool.log" 2>&1
-    local code=$?
-    tail -n 4 "$OUT/sanitize_$tool.log"
-    if grep -q "Device not supported" "$OUT/sanitize_$tool.log"; then echo "$tool: refuses this device"; continue; fi
-    [ $code -eq 0 ] || failed=1
-  done
+  local failed=0
+  SECONDS_A_TOOL=200 sanitize memcheck fp32 tf32 fp16 bf16 || failed=1
+  SECONDS_A_TOOL=200 sanitize initcheck fp32 tf32 fp16 bf16 || failed=1
   return $failed
 }
+
+# racecheck is the slowest by far: each precision is a part of its own, so that each fits the limit.
+run_race_fp32() { sanitize racecheck fp32; }
+run_race_tf32() { sanitize racecheck tf32; }
+run_race_fp16() { sanitize racecheck fp16; }
+run_race_bf16() { sanitize racecheck bf16; }
 
 run_proofs() { $PYTHON benchmarks/proofs.py --out "$OUT/proofs.json"; }
 
 run_bench() { $PYTHON benchmarks/bench.py --out "$OUT/bench.json"; }
 
+run_run() { $PYTHON benchmarks/real_run.py --out "$OUT/run.json"; }
+
 run_peers() { $PYTHON benchmarks/bench.py --peers --out "$OUT/peers.json"; }
 
 parts=${*:-all}
-[ "$parts" = all ] && parts="tests sanitize proofs bench peers"
+[ "$parts" = all ] && parts="tests sanitize race_fp32 race_tf32 race_fp16 race_bf16 proofs bench run peers"
 failed=0
 for part in $parts; do
+  if ! declare -F "run_$part" >/dev/null; then echo "there is no part $part" >&2; exit 2; fi
   echo "== $part"
   started=$SECONDS
   export -f run_$part

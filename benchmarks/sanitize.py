@@ -2,9 +2,13 @@
 
 Odd and small sizes on purpose: racecheck is a thousand times slower than the card. The graph is left out, because the
 tools follow single launches.
+
+python benchmarks/sanitize.py [PRECISION ...]
 """
 
 from __future__ import annotations
+
+import sys
 
 from andrea.engine import EngineConfig, GenerateOptions, open_engine
 from andrea.engine.benchmark import random_batch
@@ -21,9 +25,13 @@ PRECISIONS = (
 
 
 def main() -> None:
-    """Run it."""
+    """Run it in the precisions named, or in all."""
+    names = [precision.name for precision in PRECISIONS]
+    wanted = sys.argv[1:] or names
+    if unknown := sorted(set(wanted) - set(names)):
+        sys.exit(f"there is no precision {', '.join(unknown)}; there are {', '.join(names)}")
     device = find_device("cuda")
-    for precision in PRECISIONS:
+    for precision in (one for one in PRECISIONS if one.name in wanted):
         for model in (ModelConfig(1, 3, 96, context=19), ModelConfig(1, 1, 64, context=67)):
             config = EngineConfig(model, vocabulary=131, batch_size=2, accumulation=2, options={"graph": False})
             engine = open_engine(config, device, precision)

@@ -1,0 +1,166 @@
+"""A real run beside the bare engine: default plugins, real text, journal, samples, evaluation and checkpoints.
+
+The text is what Python's packages say of themselves. Tokens a second of the whole run, from its first step to its
+last, are compared with the engine's alone in the same process; a checkpoint's cost is what the steps after it took
+longer than the median, as a share of a minute. Exits with 1 when a share is missed.
+
+python benchmarks/real_run.py [--only 120M:64 12M:8] [--device cuda] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from andrea.assembly import Request, open_run, plan
+from andrea.engine import Engine, StepResult
+from andrea.engine.benchmark import FAMILY, measure
+from andrea.interrupts import Interrupts
+
+PACKAGES = ("torch", "transformers", "numpy", "scipy", "pandas", "sympy", "matplotlib", "rich", "pytest", "typer")
+#: Steps of each point, and the least share of the bare engine's tokens a second.
+POINTS = {"120M:64": (600, 0.97), "12M:8": (6000, 0.90)}
+CHECKPOINT_SHARE = 0.02  # of a minute
+AFTERMATH = 10.0  # seconds in which a checkpoint that is written in the background may slow the steps down
+
+
+class Watched:
+    """An engine that notes when each step is asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.begins: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        answer = getattr(self._engine, name)
+        if name != "launch_step":
+            return answer
+
+        def launch(*arguments: Any) -> Callable[[], StepResult]:
+            self.begins.append(time.perf_counter())
+            finish: Callable[[], StepResult] = answer(*arguments)
+            return finish
+
+        return launch
+
+    def train_step(self, *arguments: Any) -> StepResult:
+        """Do one update of an engine that cannot launch one."""
+        self.begins.append(time.perf_counter())
+        return self._engine.train_step(*arguments)
+
+
+def documentation() -> list[dict[str, Any]]:
+    """Return sources: the standard library, and every known package that is installed."""
+    found = [name for name in PACKAGES if importlib.util.find_spec(name)]
+    library = {"name": "library", "reader": "source.docstrings", "options": {"standard_library": True}}
+    return [library] + [{"name": n, "reader": "source.docstrings", "options": {"packages": [n]}} for n in found]
+
+
+def experiment(point: str, steps: int, sources: Sequence[Mapping[str, Any]], **sections: Any) -> dict[str, Any]:
+    """Return the run of a point: everything that it does not name is the default."""
+    name, batch = point.split(":")
+    model, vocabulary = FAMILY[name]
+    return {
+        "name": f"real-{name}",
+        "model": {"n_layer": model.n_layer, "n_head": model.n_head, "d_model": model.d_model},
+        "batch": {"batch_size": int(batch)},
+        "schedule": {"steps": steps, "warmup_steps": 50},
+        "checkpoints": {"every": steps // 2},
+        "sources": list(sources),
+        "plugins": {"tokenizer.harris": {"segments": vocabulary - 257, "sample_bytes": 4_000_000}},
+        **sections,
+    }
+
+
+def real_run(value: Mapping[str, Any], device: str, folder: Path) -> dict[str, Any]:
+    """Train an experiment as `andrea run` does, then measure its engine alone; return the figures of both."""
+    path = folder / "experiment.json"
+    path.write_text(json.dumps(value))
+    request = Request(experiment=str(path), device=device, out=folder / "run")
+    planned = plan(request, _say)
+    precision = None
+    with Interrupts() as interrupts:
+        loop = open_run(planned, _say, lambda *_: None, interrupts)
+        precision = loop.hooks.choose_precision(planned.device)
+        config, own = loop.engine.config, loop.engine
+        watched = Watched(own)
+        loop.engine = watched  # type: ignore[assignment]
+        loop.run()
+        own.close()
+    alone = measure(config, planned.device, precision, steps=10 if planned.device.kind == "cpu" else 100)
+    return figures(watched.begins, config.rows * config.model.context, planned.config.checkpoints.every) | {
+        "bare_tokens_per_second": alone["tokens_per_second"],
+        "bare": alone,
+        "vocabulary": config.vocabulary,
+        "sources": len(planned.config.sources),
+    }
+
+
+def figures(begins: Sequence[float], tokens: int, checkpoint: int) -> dict[str, Any]:
+    """Return what the times say at which steps began.
+
+    ``tokens_per_second`` of everything; ``median_ms`` from a step to the next; ``checkpoint_seconds``: what the first
+    checkpoint cost, the stall and the slower steps behind it.
+    """
+    periods = [end - begin for begin, end in itertools.pairwise(begins)]
+    median = statistics.median(periods)
+    saved = begins[checkpoint - 1]
+    after = [p - median for p, begin in zip(periods, begins, strict=False) if saved <= begin < saved + AFTERMATH]
+    return {
+        "tokens_per_second": tokens * len(periods) / (begins[-1] - begins[0]),
+        "median_ms": median * 1e3,
+        "median_tokens_per_second": tokens / median,
+        "stall_ms": (periods[checkpoint - 1] - median) * 1e3,
+        "checkpoint_seconds": sum(after),
+    }
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def main() -> int:
+    """Measure every point; the exit code is 1 when a share was missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(POINTS), default=list(POINTS))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, help="in place of the point's own number")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    document: dict[str, Any] = {}
+    missed = False
+    with tempfile.TemporaryDirectory() as place:
+        os.environ.setdefault("ANDREA_CACHE", f"{place}/cache")
+        for point in options.only:
+            steps, wanted = POINTS[point]
+            folder = Path(place) / point.replace(":", "-")
+            folder.mkdir()
+            found = real_run(experiment(point, options.steps or steps, documentation()), options.device, folder)
+            share = found["tokens_per_second"] / found["bare_tokens_per_second"]
+            between = found["median_tokens_per_second"] / found["bare_tokens_per_second"]
+            saved = found["checkpoint_seconds"] / 60
+            document[point] = found | {"share": share, "median_share": between, "checkpoint_share": saved}
+            missed |= share < wanted or saved > CHECKPOINT_SHARE
+            print(
+                f"{point:8s} {found['tokens_per_second'] / 1e3:7.0f} K tok/s, {share:.1%} of the bare engine's "
+                f"{found['bare_tokens_per_second'] / 1e3:.0f} K (median step {between:.1%}; wanted {wanted:.0%}); a "
+                f"checkpoint stalls {found['stall_ms']:.0f} ms and costs {saved:.2%} of a minute",
+                flush=True,
+            )
+            if options.out:
+                options.out.write_text(json.dumps(document, indent=1))
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

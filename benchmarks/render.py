@@ -1,0 +1,63 @@
+"""Writes the measured speed into README.md, between two markers, from the record of the GPU check.
+
+python benchmarks/render.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD, README = ROOT / "benchmarks" / "results" / "h200.json", ROOT / "README.md"
+BEGIN, END = "<!-- speed: benchmarks/render.py writes this -->", "<!-- end of speed -->"
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the table of a record's comparison with PyTorch, as Markdown."""
+    part = record["peers"]
+    points = part["details"]["points"]
+    versions = sorted({found["torch"]["version"] for found in points.values() if "version" in found["torch"]})
+    lines = [
+        f"Measured on an {part['details']['card']}, beside the same model in PyTorch {', '.join(versions)}",
+        "(`torch.compile`, its fastest attention, fused AdamW), both in bf16, context 1,024:",
+        "",
+        "| model | rows a step | ms a step | tokens/s | share of dense peak | memory | PyTorch, tokens/s | ratio |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for point, found in points.items():
+        name, batch = point.split(":")
+        ours, theirs = found["andrea"], found["torch"]
+        lines.append(
+            f"| {name} | {batch} | {ours['median_ms']:.1f} | {ours['tokens_per_second']:,.0f} "
+            f"| {ours['share_of_peak']:.0%} | {ours['memory_planned'] / 2**30:.1f} GiB "
+            f"| {theirs['tokens_per_second']:,.0f} | {found['ratio']:.2f} |"
+        )
+    command = "`benchmarks/gpu_check.sh peers` makes this table's numbers (commit " + part["commit"][:7] + ");\n"
+    return "\n".join([*lines, "", f"{command}`andrea benchmark 120M --batch 64 --peer` measures one on your card."])
+
+
+def render(text: str, record: dict[str, Any]) -> str:
+    """Return a text with what stands between the markers written anew."""
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"the text lacks the lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{table(record)}\n\n{END}{after}"
+
+
+def main() -> int:
+    """Write README.md, or with --check say whether it is up to date."""
+    old = README.read_text(encoding="utf-8")
+    new = render(old, json.loads(RECORD.read_text(encoding="utf-8")))
+    if "--check" in sys.argv[1:]:
+        print("README.md is up to date" if old == new else "README.md is stale: python benchmarks/render.py")
+        return int(old != new)
+    README.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The scripts of benchmarks/ that can be tried without a card: rendered numbers, a real run, names of parts."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def load(name):
+    """Import a script by its path."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_readme_shows_the_record():
+    """README.md's table is what the committed record gives."""
+    render = load("render")
+    text = render.README.read_text()
+    assert render.render(text, json.loads(render.RECORD.read_text())) == text
+
+
+def test_table_follows_the_record():
+    """A changed record changes the text between the markers and nothing else; without markers it is refused."""
+    render = load("render")
+    record = json.loads(render.RECORD.read_text())
+    record["peers"]["details"]["points"]["12M:8"]["andrea"]["tokens_per_second"] = 1234567.0
+    text = f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n"
+    made = render.render(text, record)
+    assert made.startswith("before\n")
+    assert made.endswith("\nafter\n")
+    assert "| 12M | 8 | 3.0 | 1,234,567 |" in made
+    assert "old" not in made
+    with pytest.raises(ValueError, match="lacks the lines"):
+        render.render("no markers", record)
+
+
+def test_a_real_run_is_measured_beside_its_engine(tmp_path, monkeypatch):
+    """On the CPU, with real files: default plugins, samples, evaluation, checkpoint; every step is seen."""
+    real = load("real_run")
+    sources = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for i in range(60):
+            (tmp_path / name / f"{i}.txt").write_text(f"{name} {i} is a short document about the number {i * 7}.\n")
+        sources.append({"name": name, "reader": "source.text", "options": {"path": str(tmp_path / name)}})
+    value = real.experiment(
+        "12M:8",
+        12,
+        sources,
+        model={"n_layer": 1, "n_head": 1, "d_model": 8, "context": 16},
+        batch={"batch_size": 2},
+        sampling={"sample_every": 4, "count": 1, "max_tokens": 3},
+        evaluation={"eval_every": 6, "rows": 2},
+        plugins={"tokenizer.byte": {}},
+    )
+    monkeypatch.setenv("ANDREA_CACHE", str(tmp_path / "cache"))
+    found = real.real_run(value, "cpu", tmp_path)
+    journal = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in journal]
+    assert (kinds.count("step"), kinds.count("sample"), kinds.count("evaluation")) == (12, 3, 2)
+    assert (tmp_path / "run" / "checkpoints" / "step_000006.json").is_file()
+    assert found["tokens_per_second"] > 0
+    assert found["bare_tokens_per_second"] == found["bare"]["tokens_per_second"]
+    assert (found["vocabulary"], found["sources"]) == (257, 2)
+
+
+def test_figures_of_a_run():
+    """Rates from the first begin to the last, and a checkpoint's stall and aftermath beside the median."""
+    real = load("real_run")
+    found = real.figures([0.0, 1.0, 2.0, 5.0, 6.5, 7.5, 8.5], tokens=10, checkpoint=3)
+    assert found["median_ms"] == 1000
+    assert found["tokens_per_second"] == 60 / 8.5
+    assert found["stall_ms"] == 2000  # the third step, behind which the checkpoint was made
+    assert found["checkpoint_seconds"] == 2.5
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of bash")
+def test_an_unknown_part_is_refused(tmp_path):
+    """A misspelt part of the GPU check ends it at once."""
+    script = tmp_path / "benchmarks" / "gpu_check.sh"  # away from any wheels beside the checkout
+    script.parent.mkdir()
+    script.write_text((BENCHMARKS / "gpu_check.sh").read_text())
+    environment = os.environ | {"PYTHON": sys.executable, "OUT": str(tmp_path / "out")}
+    command = ["bash", str(script), "racecheck"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no part racecheck" in done.stderr
