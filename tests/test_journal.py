@@ -70,6 +70,28 @@ def test_limits_and_probes_are_written_where_there_are_any(tmp_path):
     assert line["probes"] == {"one": [2.0, 1.5]}
 
 
+def test_a_step_waits_but_never_loses_its_place(tmp_path):
+    """A step is written by `catch_up`, at the latest before the next line, a length, a rendering or the end."""
+    journal = Journal(tmp_path, "model", NAMES)
+    journal.step(make_record(0))
+    assert journal.losses == []
+    journal.catch_up()
+    assert journal.losses == [[0, 2.5]]
+    length = journal.length
+    journal.catch_up()
+    assert journal.length == length  # nothing is written twice
+    journal.step(make_record(1))
+    assert journal.length > length
+    journal.step(make_record(2))
+    journal.sample(Sample(3, 2.0, ("> ",), ("hello",)))
+    journal.step(make_record(3, loss=float("nan")))
+    journal.rendering()()
+    assert json.loads((tmp_path / "model.loss.json").read_text()) == [[0, 2.5], [1, 2.5], [2, 2.5], [3, "nan"]]
+    journal.step(make_record(4))
+    journal.close()
+    assert [line["step"] for line in lines(tmp_path)] == [0, 1, 2, 3, 3, 4]
+
+
 def test_the_other_lines(tmp_path):
     """Samples are prompt and text together; evaluations and reasons are as they were told."""
     journal = Journal(tmp_path, "model", NAMES)

@@ -665,3 +665,36 @@ def test_state_comes_back_after_on_start(make_loop):
 
     assert memory.count == 6
     assert [step for step, _ in json.loads((first.folder / "test.loss.json").read_text())] == list(range(6))
+
+
+class Beside:
+    """An engine that computes beside the host: it notes what is there when its result is fetched."""
+
+    def __init__(self, loop):
+        self.loop, self.engine, self.seen = loop, loop.engine, []
+
+    def __getattr__(self, name):
+        return getattr(self.engine, name)
+
+    def launch_step(self, *arguments):
+        """Compute at once, and hand over later."""
+        result = self.engine.train_step(*arguments)
+
+        def finish():
+            self.seen.append((len(self.loop.journal.losses), sum(r is not None for r in self.loop.batches._ready)))
+            return result
+
+        return finish
+
+
+def test_what_can_wait_is_done_while_the_engine_computes(make_loop, tmp_path):
+    """Between launch and result the step before is written and the next batch made; the run's bytes are the same."""
+    plain = make_loop(folder=tmp_path / "plain")
+    plain.run()
+    loop = make_loop(folder=tmp_path / "beside")
+    loop.engine = engine = Beside(loop)
+    loop.run()
+    assert [written for written, _ in engine.seen] == [0, 1, 2, 3, 4]
+    assert all(ready for _, ready in engine.seen)
+    for name in ("journal.jsonl", "test.loss.json", "checkpoints/step_000005.bin"):
+        assert (loop.folder / name).read_bytes() == (plain.folder / name).read_bytes()
