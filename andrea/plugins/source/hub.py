@@ -94,7 +94,7 @@ def _works(rows: Iterator[tuple[str, Row]], options: Options) -> Iterator[tuple[
 def _pieces(row: Row, options: Options) -> Iterator[str]:
     if options.prompt is not None and options.reply is not None:
         turns = [Turn(PROMPT, _fill(options.prompt, row, "prompt")), Turn(REPLY, _fill(options.reply, row, "reply"))]
-        return iter([render(turns)])
+        return iter([render(turns)] if all(turn.text.strip() for turn in turns) else [])
     column = options.text or options.messages or next((c for c in (*COLUMNS, "text") if c in row.values), None)
     if column is None:
         raise row.error("has no column of messages or text", f"{row.columns()}; name one with `text` or `messages`")

@@ -154,8 +154,7 @@ def _on_the_hub(source: str, name: str, revision: str | None) -> Repository:
             said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise AndreaError(
                 f"source {source}: dataset {name} cannot be had from the hub: {said}",
-                "check the name and the connection; a dataset that is already here is a folder: "
-                + '"dataset": "FOLDER"',
+                "check the name and the connection; log in if the dataset asks for it: hf auth login",
             ) from error
         except Exception as error:  # of the library's own transport, whose classes change between versions
             if type(error).__module__.partition(".")[0] not in ("httpx", "httpx2", "httpcore", "requests", "urllib3"):
