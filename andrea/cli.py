@@ -11,6 +11,7 @@ import typer
 
 from andrea.cli_benchmark import benchmark
 from andrea.cli_tokenizer import tokenizer
+from andrea.cli_trial import trial
 from andrea.errors import AndreaError
 
 if TYPE_CHECKING:
@@ -422,6 +423,7 @@ def _print_cell(cell: list[Any]) -> None:
 
 
 app.command()(benchmark)
+app.command()(trial)
 
 
 @app.command()

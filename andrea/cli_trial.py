@@ -1,0 +1,56 @@
+"""``andrea trial``: run a trial, and render what its runs came to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from andrea.errors import AndreaError
+
+
+def trial(
+    file: Annotated[Path, typer.Argument(metavar="TRIAL", help="JSON file: experiment, steps, seeds, arms, baseline")],
+    out: Annotated[Path | None, typer.Option(help="folder of the trial; trials/NAME when left out")] = None,
+    data: Annotated[Path | None, typer.Option(help="folder that {data} stands for in the file")] = None,
+    device: Annotated[
+        list[str] | None, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute; repeatable")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="run nothing, only render what is done")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+) -> None:
+    """Run an experiment under several arms and seeds, go on where it was interrupted, and compare them in one table."""
+    from andrea.assembly import print_line
+    from andrea.interrupts import exit_code
+    from andrea.trial import jobs_of, read_trial, write_trial
+    from andrea.trial_plot import write_plots
+    from andrea.trial_queue import Queue
+    from andrea.trial_report import to_json, write_report
+    from andrea.trial_results import by_arm, read_results, summarise
+
+    folder = out or Path("trials") / file.stem
+    asked = read_trial(file, data)
+    jobs = jobs_of(asked, str(file), folder)
+    failed: list[str] = []
+    if not report:
+        write_trial(folder, file, jobs)
+        queue = Queue(jobs, device or ["auto"], folder / "logs", print_line)
+        if stopped_by := queue.work():
+            raise typer.Exit(exit_code(stopped_by))
+        failed = queue.failed
+    table = by_arm(asked, read_results(jobs))
+    if not table:
+        raise AndreaError(f"no run of {folder} is done", "andrea trial TRIAL without --report makes them")
+    summaries = summarise(asked, table)
+    text = write_report(folder, asked, table, summaries)
+    plots = write_plots(folder / "plots", asked, table, summaries)
+    print(json.dumps(to_json(table, summaries), indent=1) if json_ else text)
+    print_line(f"report: {folder / 'report.md'}" + (f", plots: {folder / 'plots'}" if plots else ""))
+    if not plots:
+        print_line("no plots: they need matplotlib: pip install andrea[plot]")
+    if failed:
+        print(f"error: {len(failed)} of {len(jobs)} runs are not done: {', '.join(failed)}", file=sys.stderr)
+        raise typer.Exit(1)
