@@ -27,6 +27,7 @@ from andrea.types import Tokenizer, TokenizerRequest
 Progress = Callable[[str, int, int], None]
 READERS = {".jsonl": "source.jsonl", ".md": "source.markdown"}
 """Reader of a plain file by its last suffix but that of a compression; anything else is text."""
+COMPRESSED = (".gz", ".zst")
 
 
 @frozen(eq=False)
@@ -111,29 +112,29 @@ def _prepared(planned: Plan, progress: Progress) -> Data:
 
 
 def _experiment_of_files(files: Sequence[str]) -> Path:
-    """Write an experiment whose sources are plain files, and return its path in the cache."""
-    sources: list[dict[str, Any]] = []
-    for number, name in enumerate(files):
-        path = Path(name)
-        if not path.exists():
+    """Write an experiment whose text is that of plain files, a source for each reader; return its path in the cache."""
+    paths: dict[str, list[str]] = {}
+    sizes: dict[str, int] = {}
+    for name in files:
+        path = Path(name).resolve()
+        if not path.is_file():
             raise AndreaError(f"there is no file {name}", "give one experiment, or files of text or JSON lines")
-        suffixes = [suffix for suffix in path.suffixes if suffix not in (".gz", ".zst", ".xz", ".bz2")]
-        reader = READERS.get(suffixes[-1] if suffixes else "", "source.text")
-        title = path.name.partition(".")[0] or "file"
-        taken = any(source["name"] == title for source in sources)
-        sources.append(
-            {
-                "name": f"{title}-{number + 1}" if taken else title,
-                "reader": reader,
-                "options": {"path": str(path.resolve())},
-            }
-        )
+        reader = _reader_of(path)
+        paths.setdefault(reader, []).append(str(path))
+        sizes[reader] = sizes.get(reader, 0) + path.stat().st_size
+    sources = [{"name": reader, "reader": reader, "options": {"path": found}} for reader, found in paths.items()]
     # Whatever else an experiment needs, a model for instance, is no matter here.
     value = {**read_experiment("quickstart")[0], "name": "files", "sources": sources, "plugins": {}}
+    value["data"] = {"mix": sizes}
     place = cache_folder() / "files.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     write_whole(place, json.dumps(value, indent=1).encode())
     return place
+
+
+def _reader_of(path: Path) -> str:
+    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
+    return READERS.get(suffixes[-1] if suffixes else "", "source.text")
 
 
 def open_tokenizer(folder: Path) -> tuple[str, Tokenizer]:

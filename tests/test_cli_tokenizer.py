@@ -45,11 +45,12 @@ def test_train_takes_settings_and_plugins(andrea, harris):
 
 
 def test_train_on_plain_files(andrea, workplace):
-    """Files need no experiment: text, Markdown and JSON lines each find their reader, and two may have one name."""
+    """Files need no experiment: text and JSON lines each find their reader, and a file may be a single document."""
     words = ["seed", "root", "leaf", "stem", "grows", "under", "rain"]
     (workplace / "a.jsonl").write_text("".join(json.dumps({"text": f"{w} and {w}ing" * 3}) + "\n" for w in words))
     (workplace / "a.txt").write_text("\n\n".join(f"the {w} of rain\n" * 40 for w in words * 9))
-    ended = andrea("tokenizer", "train", "a.jsonl", "a.txt", "--set", HARRIS, "--out", "made")
+    (workplace / "b.txt").write_text("one line")
+    ended = andrea("tokenizer", "train", "a.jsonl", "a.txt", "b.txt", "--set", HARRIS, "--out", "made")
     assert ended.code == 0, ended.err
     assert "tokenizer.harris with 287 ids in made" in ended.out
     assert open_tokenizer(workplace / "made")[1].size == 287
