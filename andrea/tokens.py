@@ -178,7 +178,7 @@ def prepare(
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
     processes: int = 1,
-    small_bytes: int = SMALL_BYTES,
+    small_bytes: int | None = None,
 ) -> Prepared:
     """Take sources to token files, or find in the cache that it was done before.
 
@@ -203,7 +203,7 @@ def prepare(
     processes
         That read, count and encode. The files are the same whatever their number.
     small_bytes
-        Text up to which everything is done in this process.
+        Text up to which everything is done in this process; `SMALL_BYTES` by default.
 
     Raises
     ------
@@ -231,7 +231,7 @@ def survey(
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
     processes: int = 1,
-    small_bytes: int = SMALL_BYTES,
+    small_bytes: int | None = None,
 ) -> dict[str, Report]:
     """Read and filter sources as `prepare` would, keep nothing, and return what would become of each, by name.
 
@@ -317,9 +317,10 @@ def _shares(sources: Sequence[SourceSpec], mix: Mapping[str, float] | None) -> d
 
 
 def _read_all(
-    sources: Sequence[SourceSpec], folder: Path, workers: Workers, task: _Task, small: int, texts: bool = True
+    sources: Sequence[SourceSpec], folder: Path, workers: Workers, task: _Task, small: int | None, texts: bool = True
 ) -> list[Store]:
     """Read the sources one by one; once there is more than a little text, those still to come in processes."""
+    small = SMALL_BYTES if small is None else small
     places = [Place(folder, number, texts) for number in range(len(sources))]
     elsewhere: dict[int, Callable[[], Report]] = {}
     reports: list[Report] = []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from andrea import AndreaError, Document, SourceSpec, option, plugin
 from andrea.sources import Documents, cut_text, find_files, read_options, read_source, read_text
+from andrea.types import SourceInput
 
 SPEC = SourceSpec("poems", "source.test", {"path": "x"})
 
@@ -214,6 +215,65 @@ def test_a_file_without_permission(tree, monkeypatch):
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_a_mark_tells_the_encoding(tmp_path, monkeypatch, encoding):
+    """UTF-16 and UTF-32 are known by their byte order mark, either way round; the mark is no part of the text."""
+    text = "é λ 😀\n" * 3
+    swapped = {"utf-16": "\ufeff".encode("utf-16-be") + text.encode("utf-16-be")}
+    for number, data in enumerate((text.encode(encoding), swapped.get(encoding, text.encode(encoding)))):
+        path = tmp_path / f"{number}.txt"
+        path.write_bytes(data)
+        for block in (1, 3, 1 << 20):
+            monkeypatch.setattr("andrea.sources._BLOCK", block)
+            assert "".join(read_text(path)) == text
+
+
+def test_an_encoding_can_be_named(tmp_path):
+    """Text of another encoding is read as it is told; a wrong byte is located in it too."""
+    path = tmp_path / "a.txt"
+    path.write_bytes("café".encode("cp1252"))
+    assert "".join(read_text(path, "cp1252")) == "café"
+    with pytest.raises(AndreaError, match=r"a\.txt is not UTF-8: byte 3 is 0xe9"):
+        list(read_text(path))
+    with pytest.raises(AndreaError, match=r"a\.txt is not ASCII: byte 3 is 0xe9"):
+        list(read_text(path, "ascii"))
+    path.write_bytes("ab".encode("utf-16") + b"c")
+    with pytest.raises(AndreaError, match=r"a\.txt is not UTF-16: byte 6 is 0x63"):
+        list(read_text(path))
+
+
+@pytest.mark.parametrize("cut", [0, 5, -3])
+def test_zstandard(tmp_path, monkeypatch, cut):
+    """A file packed with Zstandard is unpacked while it is read; one that is cut short is an error."""
+    zstandard = pytest.importorskip("zstandard")
+    text = "".join(f"line {number} é\n" for number in range(5000))
+    data = zstandard.compress(text.encode())
+    (tmp_path / "a.txt.zst").write_bytes(data[: cut or None])
+    for block in (100, 1 << 20):
+        monkeypatch.setattr("andrea.sources._BLOCK", block)
+        if not cut:
+            assert "".join(read_text(tmp_path / "a.txt.zst")) == text
+            continue
+        with pytest.raises(AndreaError, match=r"a\.txt\.zst is damaged or cut short"):
+            list(read_text(tmp_path / "a.txt.zst"))
+
+
+def test_inputs_are_read_one_after_another():
+    """A source of several inputs asks the reader of each, with the options of each and the name of the source."""
+    inputs = (SourceInput("source.a", {"n": 1}), SourceInput("source.b", {"n": 2}))
+    asked = []
+
+    def open_source(spec):
+        asked.append((spec.name, spec.reader, dict(spec.options), spec.inputs))
+        return [Document(spec.reader, "name", "group")]
+
+    documents = list(read_source(SourceSpec("chat", inputs=inputs), open_source))
+    assert [document.text for document in documents] == ["source.a", "source.b"]
+    assert asked == [("chat", "source.a", {"n": 1}, ()), ("chat", "source.b", {"n": 2}, ())]
+    with pytest.raises(AndreaError, match=r"source chat: source\.b found no document"):
+        list(read_source(SourceSpec("chat", inputs=inputs), lambda s: documents if s.reader == "source.a" else []))
 
 
 def test_text_in_blocks(tmp_path, monkeypatch):
