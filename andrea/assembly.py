@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from andrea.engine.device import find_device
 from andrea.errors import AndreaError
 from andrea.evaluate import held_out_sets
 from andrea.filters import Report
+from andrea.folder_lock import FolderLock
 from andrea.interrupts import Interrupts
 from andrea.journal import Journal
 from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
@@ -89,7 +90,12 @@ class Plan:
 
     @property
     def done(self) -> bool:
-        """True when the run has already come as far as it is asked to."""
+        """True when a resumed run has already come as far as it is asked to."""
+        return self.request.mode is Mode.RESUME and self.at_its_steps
+
+    @property
+    def at_its_steps(self) -> bool:
+        """True when there is no step to make."""
         return self.snapshot is not None and self.steps is not None and self.snapshot.step >= self.steps
 
 
@@ -133,6 +139,12 @@ def plan(request: Request, say: Say) -> Plan:
     result = Plan(request, config, chosen, device, folder, snapshot)
     if request.steps is not None and result.steps is None:
         raise AndreaError(f"--steps needs {COUNT_STOP}", f"leave --without {COUNT_STOP} out")
+    if result.at_its_steps and not result.done:
+        assert snapshot is not None
+        raise AndreaError(
+            f"the checkpoint is at step {snapshot.step}, and the run would end at step {result.steps}",
+            f"say how far it shall go, in all: --steps {snapshot.step + 1000}",
+        )
     return result
 
 
@@ -141,16 +153,12 @@ def _place(request: Request, say: Say) -> tuple[Path, Snapshot | None]:
     if request.mode is Mode.NEW:
         name = Path(request.experiment or "quickstart").stem
         folder = request.out or _free_folder(name)
-        if (folder / "config.json").exists() or (folder / "checkpoints").exists():
-            raise AndreaError(
-                f"{folder} already holds a run", f"go on with it: andrea run --resume --out {folder}; or name another"
-            )
+        _refuse_run(folder)
         return folder, None
     if request.mode is Mode.FORK:
         if request.checkpoint is None or request.out is None:
             raise AndreaError("a fork needs a folder of its own", "andrea run --from CHECKPOINT --out NEW")
-        if (request.out / "config.json").exists():
-            raise AndreaError(f"{request.out} already holds a run", "name another folder with --out")
+        _refuse_run(request.out)
         return request.out, read_checkpoint(_marker(request.checkpoint))
     folder = request.out or newest_run()
     begun = request.mode is Mode.RESUME and (folder / "config.json").is_file()
@@ -160,6 +168,14 @@ def _place(request: Request, say: Say) -> tuple[Path, Snapshot | None]:
             return folder, None
         raise AndreaError(f"{folder} holds no run with a checkpoint", "andrea run begins one; --out names its folder")
     return folder, newest_checkpoint(folder / "checkpoints", say)
+
+
+def _refuse_run(folder: Path) -> None:
+    if (folder / "config.json").exists() or (folder / "checkpoints").exists():
+        raise AndreaError(
+            f"{folder} already holds a run",
+            f"go on with it: andrea run --resume --out {folder}; or name another folder with --out",
+        )
 
 
 def _marker(path: Path) -> Path:
@@ -329,6 +345,8 @@ def survey_data(
 def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -> Loop:
     """Make everything that a planned run needs, write its configuration, and start its plugins.
 
+    The folder is taken first, so that no other process can: `Loop.folder` is where the run then lives.
+
     Raises
     ------
     AndreaError
@@ -338,11 +356,59 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     hooks = Hooks(register(plugins), plan.request.trace_hooks)
     say(f"plugins: {', '.join(name for name, _ in plugins)}")
     precision = hooks.choose_precision(plan.device)
-    prepared = _data(plan, hooks, progress, interrupts)
+    with ExitStack() as undo:
+        plan, lock = _take_folder(plan, undo)
+        prepared = _data(plan, hooks, progress, interrupts)
+        loop = _make_loop(plan, plugins, hooks, precision, prepared, interrupts, lock, say, undo)
+        _begin(plan, loop)
+        undo.pop_all()
+    return loop
+
+
+def _take_folder(plan: Plan, undo: ExitStack) -> tuple[Plan, FolderLock]:
+    """Make and lock the folder; `undo` is told how to give it back. A number that is taken meanwhile is passed by."""
+    begins = plan.request.mode in (Mode.NEW, Mode.FORK)
+    while True:
+        with _writing(plan.folder):
+            if not plan.folder.parent.exists():
+                plan.folder.parent.mkdir(parents=True, exist_ok=True)
+                undo.callback(_remove_empty, plan.folder.parent)
+            try:
+                plan.folder.mkdir()
+            except FileExistsError:
+                if plan.request.mode is Mode.NEW and plan.request.out is None:
+                    plan = attrs.evolve(plan, folder=_free_folder(plan.folder.name.rpartition("-")[0]))
+                    continue
+            else:
+                undo.callback(shutil.rmtree, plan.folder, ignore_errors=True)
+            lock = FolderLock(plan.folder)
+        undo.callback(lock.release)
+        if begins:
+            _refuse_run(plan.folder)  # once more: who had the lock before may have begun one
+        return plan, lock
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # another run may have moved in
+        folder.rmdir()
+
+
+def _make_loop(
+    plan: Plan,
+    plugins: Sequence[tuple[str, Any]],
+    hooks: Hooks,
+    precision: Precision,
+    prepared: Prepared,
+    interrupts: Interrupts,
+    lock: FolderLock,
+    say: Say,
+    undo: ExitStack,
+) -> Loop:
     config = plan.config
     files = {s.name: TokenFile.open(s.train, prepared.tokenizer.fingerprint) for s in prepared.sources}
     held_out = {s.name: TokenFile.open(s.held_out, prepared.tokenizer.fingerprint) for s in prepared.sources}
     engine = _open_engine(plan, engine_config(config, prepared.tokenizer.size), precision, say)
+    undo.callback(engine.close)
     identity = {
         "config": to_json(config),
         "plugins_in_order": [[one.name, one.entry.package, one.entry.version] for one in plan.chosen],
@@ -350,29 +416,24 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
         "fingerprint": fingerprint(plan, plugins, prepared, engine.fingerprint()),
     }
     _check_drift(plan, identity)
-    with ExitStack() as undo:
-        if not plan.folder.exists():
-            undo.callback(shutil.rmtree, plan.folder, ignore_errors=True)
-        journal = _settle(plan, prepared)
-        undo.callback(journal.close)
-        loop = Loop(
-            config=config,
-            plugins=plugins,
-            hooks=hooks,
-            engine=engine,
-            batches=Batches(files, config.batch.rows, config.model.context, config.seed),
-            tokenizer=prepared.tokenizer,
-            held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
-            known_words=prepared.known_words(),
-            folder=plan.folder,
-            journal=journal,
-            checkpoints=Checkpoints(plan.folder / "checkpoints", config.checkpoints),
-            identity=identity,
-            interrupts=interrupts,
-        )
-        _begin(plan, loop)
-        undo.pop_all()
-    return loop
+    journal = _settle(plan, prepared)
+    undo.callback(journal.close)
+    return Loop(
+        config=config,
+        plugins=plugins,
+        hooks=hooks,
+        engine=engine,
+        batches=Batches(files, config.batch.rows, config.model.context, config.seed),
+        tokenizer=prepared.tokenizer,
+        held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
+        known_words=prepared.known_words(),
+        folder=plan.folder,
+        lock=lock,
+        journal=journal,
+        checkpoints=Checkpoints(plan.folder / "checkpoints", config.checkpoints),
+        identity=identity,
+        interrupts=interrupts,
+    )
 
 
 def _open_engine(plan: Plan, config: EngineConfig, precision: Precision, say: Say) -> Engine:
@@ -489,7 +550,6 @@ def _settle(plan: Plan, prepared: Prepared) -> Journal:
     folder, names = plan.folder, tuple(s.name for s in prepared.sources)
     length = int(plan.snapshot.record["journal"]) if plan.snapshot else 0
     with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         if plan.request.mode is Mode.FORK:
             length = _copy_history(plan, length)
         elif plan.request.mode is Mode.POLISH:

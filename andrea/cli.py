@@ -166,7 +166,7 @@ def _train(request: Any) -> None:
             raise typer.Exit(exit_code(interrupts.stopped_by)) from None
         outcome = loop.run()
         loop.engine.close()
-    print_line(f"run: {planned.folder}")
+    print_line(f"run: {loop.folder}")
     if request.trace_hooks:
         _print_timings(loop)
     if outcome.signal:

@@ -38,6 +38,7 @@ from andrea.config import RunConfig
 from andrea.engine import Engine, GenerateOptions, StepResult
 from andrea.errors import AndreaError
 from andrea.evaluate import HeldOut, evaluate
+from andrea.folder_lock import FolderLock
 from andrea.hookspecs import hook_names
 from andrea.interrupts import Interrupts
 from andrea.journal import Journal, plain
@@ -183,6 +184,8 @@ class Loop:
         For `Run.known_words`.
     folder, journal, checkpoints
         Where the run lives; all None when nothing is written.
+    lock
+        Of the folder; `close` releases it.
     identity
         What checkpoints record beside the state: configuration, plugin list, fingerprint, data.
     interrupts
@@ -198,6 +201,7 @@ class Loop:
     held_out: Mapping[str, HeldOut]
     known_words: frozenset[str] = frozenset()
     folder: Path | None = None
+    lock: FolderLock | None = None
     journal: Journal | None = None
     checkpoints: Checkpoints | None = None
     identity: Mapping[str, Any] = attrs.field(factory=dict)
@@ -255,12 +259,14 @@ class Loop:
             self.close()
 
     def close(self) -> None:
-        """Wait for the checkpoint under way and close the journal; the engine stays, to write with."""
+        """Wait for the checkpoint under way, close the journal, let the folder go; the engine stays, to write with."""
         try:
             self.wait()
         finally:
             if self.journal:
                 self.journal.close()
+            if self.lock:
+                self.lock.release()
 
     def wait(self) -> None:
         """Wait for the checkpoint under way; raise what went wrong in it."""

@@ -216,3 +216,72 @@ def test_memory_is_said_before_it_is_taken(andrea, experiment, monkeypatch):
         open_run(planned, said.append, quiet, interrupts)
     assert "device cuda imitated, bf16; memory:" in said
     assert not Path("card").exists()
+
+
+def test_two_runs_never_share_a_folder(experiment):
+    """Two plans that chose the same number become two runs in two folders; a named folder is refused to the second."""
+    plans = [plan(Request(experiment=experiment, device="cpu", steps=1), quiet) for _ in range(2)]
+    assert plans[0].folder == plans[1].folder == Path("runs/tiny-001")
+    loops = [open_run(one, quiet, quiet, Interrupts()) for one in plans]
+    assert [loop.folder for loop in loops] == [Path("runs/tiny-001"), Path("runs/tiny-002")]
+    for loop in loops:
+        loop.run()
+    assert [complete_steps(loop.folder / "checkpoints") for loop in loops] == [[1], [1]]
+
+    named = [plan(Request(experiment=experiment, device="cpu", steps=1, out=Path("one")), quiet) for _ in range(2)]
+    first = open_run(named[0], quiet, quiet, Interrupts())
+    with pytest.raises(AndreaError, match=f"one is in use by process {os.getpid()}"):
+        open_run(named[1], quiet, quiet, Interrupts())
+    first.run()
+    with pytest.raises(AndreaError, match="one already holds a run"):
+        open_run(named[1], quiet, quiet, Interrupts())
+    assert complete_steps(Path("one/checkpoints")) == [1]
+
+
+def test_the_folder_is_taken_before_the_data_is_prepared(experiment, monkeypatch):
+    """While data is prepared the folder is there and locked; a preparation that fails gives it back."""
+    seen = []
+
+    def fail(*arguments):
+        seen.extend(sorted(path.name for path in Path("runs/tiny-001").iterdir()))
+        raise AndreaError("no text")
+
+    monkeypatch.setattr(assembly, "prepare_data", fail)
+    with pytest.raises(AndreaError, match="no text"):
+        open_run(plan(Request(experiment=experiment, device="cpu"), quiet), quiet, quiet, Interrupts())
+
+    assert seen == ["lock"]
+    assert not Path("runs/tiny-001").exists()
+
+
+@pytest.mark.parametrize("command", [("run", "--resume", "--out", "run"), ("polish", "run")])
+def test_a_run_that_lives_is_left_alone(andrea, experiment, command):
+    """Resume and polish beside a running process end with its number and exit code 2, and touch nothing."""
+    assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
+    living = open_run(
+        plan(Request(Mode.RESUME, device="cpu", out=Path("run"), steps=20), quiet), quiet, quiet, Interrupts()
+    )
+    living.train_one()
+    living.journal.flush()
+    before = contents(Path("run"))
+    ended = andrea(*command, "--steps", 20, *CPU)
+
+    assert ended.code == 2
+    assert f"in use by process {os.getpid()}" in ended.err
+    assert contents(Path("run")) == before
+    living.close()
+    assert andrea(*command, "--steps", 20, *CPU).code == 0
+
+
+def test_a_fork_or_polish_without_a_step_to_make_asks_for_steps(andrea, experiment):
+    """At the end of its steps already, a fork or a polish would do nothing: exit code 2, and what to type."""
+    assert andrea("run", experiment, "--out", "run", "--steps", 30, *CPU).code == 0
+    checkpoint = "run/checkpoints/step_000030.json"
+    for command in (("run", "--from", checkpoint, "--out", "fork"), ("polish", "run")):
+        ended = andrea(*command, *CPU)
+        assert ended.code == 2
+        assert "the checkpoint is at step 30, and the run would end at step 30" in ended.err
+        assert "--steps 1030" in ended.err
+        assert not Path("fork").exists()
+    assert andrea("run", "--from", checkpoint, "--out", "fork", "--steps", 31, *CPU).code == 0
+    assert complete_steps(Path("fork/checkpoints")) == [30, 31]
