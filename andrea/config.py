@@ -6,7 +6,6 @@ is named like a kind of plugin, so that ``--set`` always knows whom it addresses
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,8 @@ from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
 from andrea.errors import AndreaError, did_you_mean
 from andrea.resources import experiments_folder
 from andrea.types import SourceSpec
+
+MOST_LEVELS = 100  # of nested lists and objects in a file or setting
 
 
 @frozen
@@ -191,10 +192,6 @@ class RunConfig:
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name.startswith("."):
             raise AndreaError(f"name {self.name!r} cannot be part of a file name", "use letters, digits, '-' and '_'")
 
-    def digest(self) -> str:
-        """Return the hex digest of everything here."""
-        return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()
-
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
@@ -341,7 +338,7 @@ def _join(path: str, note: Any) -> str:
 def read_json(path: Path) -> Any:
     """Return the JSON value of a file; malformed text is reported with line and column."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_no_number)
+        return _parse(path.read_text(encoding="utf-8"))
     except AndreaError as error:
         raise AndreaError(f"{path}: {error.message}", error.hint) from None
     except json.JSONDecodeError as error:
@@ -350,6 +347,40 @@ def read_json(path: Path) -> Any:
         raise AndreaError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except OSError as error:
         raise AndreaError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _parse(text: str) -> Any:
+    """Return the value of a JSON text that is no deeper and has no longer numbers than anyone writes.
+
+    Raises
+    ------
+    json.JSONDecodeError
+        When it is no JSON.
+    AndreaError
+        When it is, but cannot be meant.
+    """
+    try:
+        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as error:  # Python reads no number of thousands of digits
+        raise AndreaError(f"a number has too many digits: {error}", "give a shorter number") from None
+    layer = [value]
+    for _ in range(MOST_LEVELS):
+        layer = [i for one in layer if isinstance(one, (dict, list)) for i in _items(one)]
+    if layer:
+        raise _too_deep()
+    return value
+
+
+def _items(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value
+
+
+def _too_deep() -> AndreaError:
+    return AndreaError(f"the value is nested more than {MOST_LEVELS} levels deep", "nothing here needs so many")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -411,9 +442,11 @@ def parse_setting(setting: str) -> tuple[str, Any]:
     if not equals or not key:
         raise AndreaError(f"--set {setting!r} is not KEY=VALUE", "for instance --set schedule.peak=1e-3")
     try:
-        return key, json.loads(text, parse_constant=_no_number)
+        return key, _parse(text)
     except json.JSONDecodeError:
         return key, text
+    except AndreaError as error:
+        raise AndreaError(f"--set {key}: {error.message}", error.hint) from None
 
 
 def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[str]) -> None:

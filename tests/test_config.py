@@ -307,9 +307,9 @@ def test_the_digest_says_when_a_configuration_is_another(tiny):
     config = from_json(tiny, "a")
     turned = dict(reversed(tiny.items()))
 
-    assert from_json(turned, "b").digest() == config.digest()
-    assert from_json(changed(tiny, ["seed"], 1), "c").digest() != config.digest()
-    assert from_json(changed(tiny, ["plugins", "bandit.ucb1"], {"exploration": 3.0}), "d").digest() != config.digest()
+    assert from_json(turned, "b") == config
+    assert from_json(changed(tiny, ["seed"], 1), "c") != config
+    assert from_json(changed(tiny, ["plugins", "bandit.ucb1"], {"exploration": 3.0}), "d") != config
 
 
 def test_the_original_names_of_fields_are_kept():
@@ -428,3 +428,29 @@ def test_sections_are_documented():
 
     assert len(classes) > 5
     assert all(c.__doc__ for c in classes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000 + "]" * 100_000, "nested more than 100 levels deep"),
+        ("[" * 500 + "]" * 500, "nested more than 100 levels deep"),
+        ("9" * 5000, "too many digits"),
+    ],
+)
+def test_json_that_nobody_means_is_an_error_of_the_users(tmp_path, text, said):
+    """Thousands of brackets and digits are refused as a file and as a setting, without a traceback."""
+    path = tmp_path / "deep.json"
+    path.write_text(f'{{"name": {text}}}')
+    with pytest.raises(AndreaError, match=said):
+        read_json(path)
+    with pytest.raises(AndreaError, match=said) as caught:
+        parse_setting(f"engine.x={text}")
+    assert caught.value.message.startswith("--set engine.x: ")
+
+
+def test_json_as_deep_as_anyone_writes_is_read(tmp_path):
+    """A hundred levels are allowed, counted with the outermost."""
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100 + "]" * 100)
+    assert read_json(path)
