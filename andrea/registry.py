@@ -6,11 +6,14 @@ A plugin's name is ``kind.variant``. Built-ins enter by the same door as everyon
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import Distribution, EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -260,7 +263,7 @@ def create(chosen: Sequence[Chosen]) -> list[tuple[str, Any]]:
         except AndreaError as error:
             faults.append(error)
     if faults:
-        raise AndreaError("\n".join(e.message for e in faults), "\n".join(e.hint for e in faults if e.hint))
+        raise _together(faults)
     return made
 
 
@@ -273,15 +276,32 @@ def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
         )
     fields = {f.name: f for f in option_fields(target)} if isinstance(target, type) else {}
     known = sorted(fields)
-    if wrong := sorted(set(options) - set(fields)):
-        hint = did_you_mean(wrong[0], known) or (f"options of {name}: {', '.join(known)}" if known else "")
-        raise AndreaError(f"{name} has no option {wrong[0]!r}", hint or f"{name} has no options")
-    if missing := [key for key in known if fields[key].default is attrs.NOTHING and key not in options]:
-        raise AndreaError(f"{name} needs the option {missing[0]!r}", f"--set {name}.{missing[0]}=VALUE")
-    if isinstance(target, ModuleType):
-        return target
-    hints = get_type_hints(target)
-    return target(**{key: structure(value, hints[key], f"{name}.{key}") for key, value in options.items()})
+    hints = get_type_hints(target) if fields else {}
+    faults: list[AndreaError] = []
+    values: dict[str, Any] = {}
+    for key, value in options.items():
+        try:
+            if key not in fields:
+                raise _no_option(name, key, known)
+            values[key] = structure(value, hints[key], f"{name}.{key}")
+        except AndreaError as error:
+            faults.append(error)
+    missing = [key for key in known if fields[key].default is attrs.NOTHING and key not in options]
+    faults += [AndreaError(f"{name} needs the option {key!r}", f"--set {name}.{key}=VALUE") for key in missing]
+    if faults:
+        raise _together(faults)
+    return target if isinstance(target, ModuleType) else target(**values)
+
+
+def _no_option(name: str, key: str, known: Sequence[str]) -> AndreaError:
+    hint = did_you_mean(key, known) or (f"options of {name}: {', '.join(known)}" if known else f"{name} has no options")
+    return AndreaError(f"{name} has no option {key!r}", hint)
+
+
+def _together(faults: Sequence[AndreaError]) -> AndreaError:
+    """Return one error that says what several say."""
+    hints = dict.fromkeys(e.hint for e in faults if e.hint)
+    return AndreaError("\n".join(e.message for e in faults), "\n".join(hints))
 
 
 # -- describing --------------------------------------------------------------------------------------------------------
@@ -326,9 +346,52 @@ def describe_option(field: attrs.Attribute[Any], target: type) -> dict[str, Any]
 
 
 def source_digest(target: Any) -> str:
-    """Return the digest of the file that defines a plugin; empty when it has no file."""
-    module = target if isinstance(target, ModuleType) else sys.modules.get(type(target).__module__)
+    """Return the digest of the files that make a plugin (a module, class or object); empty when it has none."""
+    cls = target if isinstance(target, (ModuleType, type)) else type(target)
+    files = own_sources(cls.__name__ if isinstance(cls, ModuleType) else cls.__module__)
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        digest.update(name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16] if files else ""
+
+
+def own_sources(name: str) -> dict[str, Path]:
+    """Return the files of a plugin's module and of all modules of its own that it imports, however deep, by name.
+
+    Its own are those of its package; of ours, whose package is andrea, those beside it: ``harris`` has ``harris_file``.
+    """
+    package = name.rpartition(".")[0] if name.startswith("andrea.") else name.partition(".")[0]
+    found: dict[str, Path] = {}
+    waiting = [name]
+    while waiting:
+        one = waiting.pop()
+        path = None if one in found else _source_file(one)
+        if path is not None:
+            found[one] = path
+            waiting += [other for other in _imported(one, path) if f"{other}.".startswith(f"{package}.")]
+    return dict(sorted(found.items()))
+
+
+def _source_file(name: str) -> Path | None:
+    module = sys.modules.get(name)
     try:
-        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()[:16] if module else ""
-    except (OSError, TypeError):
-        return ""
+        spec = module.__spec__ if module else importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # an imported name that is no module
+        return None
+    path = Path(spec.origin) if spec and spec.origin and spec.has_location else getattr(module, "__file__", None)
+    return Path(path) if path and Path(path).suffix == ".py" and Path(path).is_file() else None
+
+
+def _imported(name: str, path: Path) -> list[str]:
+    """Return the names that a module's text imports; of ``from a import b`` both ``a`` and ``a.b``."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = importlib.util.resolve_name("." * node.level + base, package)
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names

@@ -10,7 +10,18 @@ import pytest
 
 from andrea import AndreaError, hookimpl, option, plugin
 from andrea.loop import Hooks
-from andrea.registry import DEFAULTS, available, choose, create, describe, find, make, register
+from andrea.registry import (
+    DEFAULTS,
+    available,
+    choose,
+    create,
+    describe,
+    find,
+    make,
+    own_sources,
+    register,
+    source_digest,
+)
 
 
 @pytest.fixture
@@ -381,3 +392,44 @@ def test_every_installed_plugin_has_a_whole_row():
         assert row["hooks"], name
     assert rows["limit.floors"]["options"][0]["default"] == {}
     assert rows["limit.floors"]["options"][0]["type"] == "dict[str, float]"
+
+
+def test_all_wrong_options_are_told_at_once():
+    """An unknown option, a wrong type and another unknown option are all in one error, each with its hint."""
+    with pytest.raises(AndreaError) as caught:
+        make(find("bandit.ucb1").load(), "bandit.ucb1", {"exploratio": 1, "exploration": "much", "x": 2})
+
+    for said in ("no option 'exploratio'", "bandit.ucb1.exploration", "no option 'x'"):
+        assert said in caught.value.message
+    assert "did you mean exploration?" in caught.value.hint
+
+
+def test_a_plugin_of_several_files_is_hashed_whole(tmp_path, monkeypatch):
+    """A change of a module that the plugin imports, however deep, changes its digest; a neighbour's does not."""
+    package = tmp_path / "made_up_plugin"
+    package.mkdir()
+    texts = {
+        "__init__": "from made_up_plugin.inner import Inner\n\nclass Outer(Inner):\n    pass\n",
+        "inner": "import json\n\nfrom . import deep\n\nclass Inner:\n    depth = deep.DEPTH\n",
+        "deep": "DEPTH = 1\n",
+        "unused": "DEPTH = 2\n",
+    }
+    for name, text in texts.items():
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    import made_up_plugin
+
+    before = source_digest(made_up_plugin.Outer())
+    assert source_digest(made_up_plugin.Outer) == before != ""
+    for name, changes in (("unused", False), ("deep", True), ("inner", True), ("__init__", True)):
+        (package / f"{name}.py").write_text(texts[name] + "# another\n")
+        assert (source_digest(made_up_plugin.Outer()) != before) is changes
+        (package / f"{name}.py").write_text(texts[name])
+
+
+def test_the_files_of_a_built_in_are_its_own():
+    """Harris is many files; a module of the standard library or of another plugin is none of them."""
+    names = [name.rpartition(".")[2] for name in own_sources("andrea.plugins.tokenizer.harris")]
+    assert {"harris", "harris_file", "harris_lattice", "harris_training"} <= set(names)
+    assert all(name.startswith("harris") for name in names)
+    assert list(own_sources("andrea.plugins.bandit.ucb1")) == ["andrea.plugins.bandit.ucb1"]
