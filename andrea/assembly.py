@@ -33,11 +33,12 @@ from andrea.journal import Journal
 from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
 from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, register, source_digest
 from andrea.tokenfile import TokenFile, partial_name, write_whole
-from andrea.tokens import Prepared, prepare, reopen, survey
+from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
 from andrea.types import Device, Document, Precision, SourceSpec, Tokenizer, TokenizerRequest
 from andrea.workers import count_processes
 
 RUNS = Path("runs")
+REFERENCE = ("__init__", "model", "network", "operations", "reference", "sampling", "schedule")  # engine of the CPU
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 
@@ -307,7 +308,6 @@ def prepare_data(
     config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
 ) -> Prepared:
     """Take the sources of a run to token files, or find them in the cache."""
-    tokenizer = next(one for one in chosen if one.entry.kind == "tokenizer")
     asked = Asked(chosen, hooks)
     return prepare(
         config.sources,
@@ -315,7 +315,7 @@ def prepare_data(
         keep_document=asked.keep_document,
         identify_document=asked.identify_document,
         make_tokenizer=asked.make_tokenizer,
-        tokenizer_key=json.dumps([tokenizer.name, tokenizer.entry.version, dict(tokenizer.options)], sort_keys=True),
+        tokenizer_key=_tokenizer_key(next(one for one in chosen if one.entry.kind == "tokenizer")),
         cache=cache_folder(),
         held_out_share=config.data.held_out_share,
         mix=config.data.mix,
@@ -323,6 +323,12 @@ def prepare_data(
         stopped=interrupts.stop_asked,
         processes=count_processes(),
     )
+
+
+def _tokenizer_key(tokenizer: Chosen) -> str:
+    """Return what decides a trained tokenizer beside its text: the plugin, its own text included, and its options."""
+    entry = tokenizer.entry
+    return json.dumps([entry.name, entry.version, source_digest(entry.load()), dict(tokenizer.options)], sort_keys=True)
 
 
 def survey_data(
@@ -359,8 +365,9 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     with ExitStack() as undo:
         plan, lock = _take_folder(plan, undo)
         prepared = _data(plan, hooks, progress, interrupts)
+        _verify(prepared, progress, interrupts)
         loop = _make_loop(plan, plugins, hooks, precision, prepared, interrupts, lock, say, undo)
-        _begin(plan, loop)
+        _begin(plan, loop, say)
         undo.pop_all()
     return loop
 
@@ -462,14 +469,36 @@ def engine_config(config: RunConfig, vocabulary: int) -> EngineConfig:
     )
 
 
-def _begin(plan: Plan, loop: Loop) -> None:
+def _begin(plan: Plan, loop: Loop, say: Say) -> None:
     """Start the plugins, and make the folder that of a run: it is one from its ``config.json`` on."""
-    loop.start(plan.snapshot, _restore(plan))
+    loop.start(_fitted(plan, loop.engine, say), _restore(plan))
     if plan.request.mode is Mode.FORK:
         loop.save_now()
         loop.wait()
     with _writing(plan.folder):
         write_whole(plan.folder / "config.json", json.dumps(to_json(plan.config), indent=1).encode() + b"\n")
+
+
+def _fitted(plan: Plan, engine: Engine, say: Say) -> Snapshot | None:
+    """Return the snapshot with the engine's state as this engine has it.
+
+    A fork or a polish may change the precision, and with it what belongs to the state: what this engine does not know
+    is left behind, what it wants beside it begins anew, and both are said. A resume must find exactly what it wants.
+    """
+    if plan.snapshot is None:
+        return None
+    saved, own = plan.snapshot.engine, engine.export_state()
+    unknown, missing = sorted(set(saved) - set(own)), sorted(set(own) - set(saved))
+    if (unknown or missing) and plan.request.mode is Mode.RESUME:
+        raise AndreaError(
+            f"the checkpoint's engine saved {sorted(saved)}, this engine wants {sorted(own)}",
+            "resume with the andrea and the precision that wrote it, or fork it: --from CHECKPOINT --out NEW",
+        )
+    if unknown:
+        say(f"state of the engine that is left behind: {', '.join(unknown)}")
+    if missing:
+        say(f"state of the engine that begins anew: {', '.join(missing)}")
+    return attrs.evolve(plan.snapshot, engine={name: saved.get(name, fresh) for name, fresh in own.items()})
 
 
 def _with_steps(plan: Plan) -> list[Chosen]:
@@ -498,6 +527,17 @@ def _data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrupts) 
         return prepared
 
 
+def _verify(prepared: Prepared, progress: Progress, interrupts: Interrupts) -> None:
+    """Read all token files once and compare their digests: a flipped bit on the disk would train a wrong model."""
+    paths = [path for source in prepared.sources for path in (source.train, source.held_out)]
+    for number, path in enumerate(paths):
+        if interrupts.stop_asked():
+            raise StoppedError
+        progress("verifying token files", number, len(paths))
+        TokenFile.open(path).verify()
+    progress("verifying token files", len(paths), len(paths))
+
+
 def _restore(plan: Plan) -> Callable[[str], bool]:
     """Say whose state a start takes over: a resume everyone's, a fork of those it had before, a polish nobody's."""
     if plan.request.mode is Mode.POLISH:
@@ -512,7 +552,8 @@ def fingerprint(
     """Return everything that a bit-exact resume depends on, part by part."""
     versions = {one.name: one.entry.version for one in plan.chosen}
     parts = {f"engine {key}": value for key, value in sorted(engine.items())}
-    parts["andrea"] = f"{__version__} {own_digest()}"
+    parts["andrea"] = f"{__version__} {own_digest(plan.device.kind)}"
+    parts["python"] = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name, target in plugins:
         if not name.startswith("log."):
             parts[f"plugin {name}"] = f"{versions[name]} {source_digest(target)}"
@@ -521,14 +562,19 @@ def fingerprint(
     return parts
 
 
-def own_digest() -> str:
-    """Return the digest of our own text that decides numbers: the engine, the batches, the loop, the draws."""
+def own_digest(device: str) -> str:
+    """Return the digest of our own text that decides numbers: the engine in use, batches, loop, evaluation, draws."""
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    names = [f"{name}.py" for name in ("batches", "loop", "rng", "types")]
-    for path in [*(here / name for name in names), *sorted(here.glob("engine/*.py"))]:
-        digest.update(path.read_bytes())
+    for path in own_files(device):
+        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def own_files(device: str) -> list[Path]:
+    """Return the files of `own_digest`: of the engine only those of the implementation that the device takes."""
+    here = Path(__file__).parent
+    engine = [here / "engine" / f"{name}.py" for name in REFERENCE] if device == "cpu" else here.glob("engine/*.py")
+    return [*(here / f"{name}.py" for name in ("batches", "evaluate", "loop", "rng", "types")), *sorted(engine)]
 
 
 def _check_drift(plan: Plan, identity: Mapping[str, Any]) -> None:

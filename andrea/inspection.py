@@ -96,6 +96,7 @@ def _checkpoint(path: Path) -> dict[str, Any]:
 
 def _tokens(path: Path) -> dict[str, Any]:
     file = TokenFile.open(path)
+    file.verify()
     return {
         "tokens": str(path),
         "documents": file.documents,

@@ -40,7 +40,7 @@ from andrea.errors import AndreaError
 from andrea.evaluate import HeldOut, evaluate
 from andrea.folder_lock import FolderLock
 from andrea.hookspecs import hook_names
-from andrea.interrupts import Interrupts
+from andrea.interrupts import STOPPING, Interrupts
 from andrea.journal import Journal, plain
 from andrea.plugin import get_state, set_state
 from andrea.tokenfile import write_whole
@@ -432,10 +432,14 @@ class Loop:
     def _requests(self) -> set[str]:
         requests: set[str] = set()
         for signal in self.interrupts.take():
+            answered = False
             for name, answer in self.hooks.ask("on_signal", signal=signal, step=self._step, run=self.view()):
+                answered = answered or answer is not None
                 if unknown := sorted(set(answer or ()) - {"checkpoint", "stop"}):
                     raise AndreaError(f"{name}: on_signal asked for {unknown[0]!r}; it may be 'checkpoint' or 'stop'")
                 requests |= set(answer or ())
+            if signal in STOPPING and not answered:
+                requests.add("stop")  # what everybody expects of it; without a plugin it would be lost
         return requests
 
     def _finish(self, reasons: Mapping[str, str], requests: set[str]) -> Outcome:

