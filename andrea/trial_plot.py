@@ -83,6 +83,7 @@ def _walk(axes: Any, table: Table) -> None:
         (line,) = axes.plot(points[:, 0], points[:, 1], label=arm, linewidth=1)
         axes.plot(*points[-1], "o", color=line.get_color())
     axes.set(xlabel="first direction", ylabel="second direction", title="mix so far, on the simplex")
+    axes.set_aspect("equal", adjustable="datalim")  # distances are those between mixes
     axes.legend(fontsize="small")
 
 
