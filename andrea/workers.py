@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from andrea.errors import AndreaError
 
-MOST = 8  # processes by default: each holds tables of the tokenizer, and memory is to stay below a bound
+MOST = 6  # processes by default: each holds tables of the tokenizer, and memory is to stay below a bound
 _WAIT = 0.1  # seconds between two looks at whether the user wants to stop
 
 Item = TypeVar("Item")

@@ -142,7 +142,7 @@ def test_the_number_of_processes(monkeypatch):
     monkeypatch.setenv("ANDREA_PROCESSES", "3")
     assert count_processes() == 3
     monkeypatch.delenv("ANDREA_PROCESSES")
-    assert 1 <= count_processes() <= 8
+    assert 1 <= count_processes() <= 6
     for wrong in ("0", "-1", "many"):
         monkeypatch.setenv("ANDREA_PROCESSES", wrong)
         with pytest.raises(AndreaError, match="ANDREA_PROCESSES is"):
