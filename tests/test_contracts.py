@@ -78,6 +78,11 @@ def test_the_reader_of_docstrings_keeps_its_contracts():
     check_plugin("source.docstrings", packages=["pluggy"])
 
 
+def test_the_reader_of_licences_keeps_its_contracts():
+    """On a distribution that is installed wherever this test runs."""
+    check_plugin("source.licences", distributions=["numpy"])
+
+
 def test_the_reader_of_commits_keeps_its_contracts(repository):
     """On a repository of three commits."""
     check_plugin("source.commits", path=str(repository))

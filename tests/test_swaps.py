@@ -92,6 +92,7 @@ READERS = {
     "source.jsonl": lambda folder: {"path": str(folder / "lines.jsonl")},
     "source.markdown": lambda folder: {"path": str(folder / "text")},
     "source.docstrings": lambda folder: {"packages": ["pluggy"]},
+    "source.licences": lambda folder: {"distributions": ["numpy", "rich"], "chunk": 400},
     "source.commits": lambda folder: {"path": str(folder / "repository")},
     "source.parquet": lambda folder: {"path": str(folder / "rows.parquet")},
     "source.hub": lambda folder: {"dataset": str(folder), "files": "rows.parquet", "messages": "messages"},
