@@ -434,6 +434,7 @@ def _make_loop(
         tokenizer=prepared.tokenizer,
         held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
         known_words=prepared.known_words(),
+        stop_step=plan.steps,
         folder=plan.folder,
         lock=lock,
         journal=journal,

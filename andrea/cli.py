@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -153,8 +154,7 @@ def _train(request: Any) -> None:
     from andrea.tokens import StoppedError
 
     planned = plan(request, print_line)
-    if planned.done:
-        assert planned.snapshot is not None
+    if planned.done and planned.snapshot:
         print_line(f"{planned.folder} is already at step {planned.snapshot.step}; --steps is the total")
         return
     with Interrupts() as interrupts:
@@ -166,7 +166,7 @@ def _train(request: Any) -> None:
             raise typer.Exit(exit_code(interrupts.stopped_by)) from None
         outcome = loop.run()
         loop.engine.close()
-    print_line(f"run: {loop.folder}")
+    _print_next(loop, outcome.step, planned.steps)
     if request.trace_hooks:
         _print_timings(loop)
     if outcome.signal:
@@ -175,6 +175,19 @@ def _train(request: Any) -> None:
 
     if outcome.reasons and COUNT_STOP not in outcome.reasons:
         raise typer.Exit(3)
+
+
+def _print_next(loop: Loop, step: int, steps: int | None) -> None:
+    """Say what was written, and what to type next."""
+    from andrea.assembly import print_line
+    from andrea.checkpoint import stem
+
+    place = shlex.quote(str(loop.folder))
+    more = steps if steps and step < steps else step + loop.config.schedule.steps
+    print_line(f"run: {loop.folder}, checkpoint {stem(step)}, {loop.config.name}.loss.json, journal.jsonl")
+    print_line(f"  write with it: andrea sample {place}")
+    print_line(f"  measure it:    andrea evaluate {place}")
+    print_line(f"  go on:         andrea run --resume --out {place} --steps {more}")
 
 
 def _print_timings(loop: Loop) -> None:
@@ -353,16 +366,11 @@ def plugins(
 ) -> None:
     """List the installed plugins."""
     from andrea.errors import did_you_mean
-    from andrea.registry import KINDS, available, describe
+    from andrea.registry import KINDS, available, describe, find
 
-    installed = available()
     if kind is not None and kind not in KINDS:
         raise AndreaError(f"there is no kind {kind!r}", did_you_mean(kind, KINDS) or f"kinds: {', '.join(KINDS)}")
-    if name is not None and name not in installed:
-        raise AndreaError(
-            f"there is no plugin {name}", did_you_mean(name, installed) or "andrea plugins lists them all"
-        )
-    entries = [e for e in installed.values() if name in (None, e.name) and kind in (None, e.kind)]
+    entries = [e for e in ([find(name)] if name else available().values()) if kind in (None, e.kind)]
     rows = [describe(entry) for entry in entries]
     if json_:
         _print_json(rows)

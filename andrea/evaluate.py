@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
 from attrs import frozen
 
 from andrea.batches import held_out_rows
-from andrea.engine import Engine
+from andrea.engine import Engine, sum_losses
 from andrea.tokens import TokenFile
 from andrea.types import Evaluation, Tokens
 
@@ -28,9 +27,7 @@ def held_out_sets(files: Mapping[str, TokenFile], context: int, rows: int) -> di
     return {name: HeldOut(*held_out_rows(file, context, rows)) for name, file in files.items()}
 
 
-def evaluate(
-    engine: Engine, sets: Mapping[str, HeldOut], step: int, stopped: Callable[[], bool] = lambda: False
-) -> Evaluation | None:
+def evaluate(engine: Engine, sets: Mapping[str, HeldOut], step: int) -> Evaluation:
     """Measure every source.
 
     Parameters
@@ -41,21 +38,15 @@ def evaluate(
         By source name.
     step
         Completed updates.
-    stopped
-        Asked before every source; True ends the evaluation without a result.
 
     Returns
     -------
-    Evaluation or None
+    Evaluation
         Loss is the mean over counted targets; bits per byte = summed loss / ln 2 / bytes.
     """
     losses, bits = {}, {}
     for name, held_out in sets.items():
-        if stopped():
-            return None
-        rows = engine.evaluate(held_out.inputs, held_out.targets).astype(np.float64)
-        counts = (held_out.targets >= 0).sum(axis=1)
-        total = math.fsum((rows * counts).tolist())
-        losses[name] = total / int(counts.sum())
+        total, count = sum_losses(engine.evaluate(held_out.inputs, held_out.targets), held_out.targets)
+        losses[name] = total / count
         bits[name] = total / math.log(2) / held_out.bytes
     return Evaluation(step, losses, bits)

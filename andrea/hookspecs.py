@@ -4,7 +4,7 @@
     precision = choose_precision
     on_start
     for each step:
-        for each pull:  score_sources, weigh_sources, limit_sources -> select_source
+        score_sources, weigh_sources, limit_sources;  for each pull:  select_source
         request_probes;  [the engine updates the weights];  reward for each pull;  on_step
         on_sample, on_evaluation when due
         should_stop;  on_signal for what arrived
@@ -104,14 +104,14 @@ def on_start(run: Run) -> None:
     """
 
 
-# -- every pull: what comes next -------------------------------------------------------------------------------------
+# -- before the update: what comes next --------------------------------------------------------------------------------
 
 
 @hookspec
 def score_sources(step: int, run: Run) -> Floats:
     """Say how promising each source is.
 
-    When: before every pull.
+    When: once a step, before its first pull; the answer holds for all of them.
     Returns: float64 (S,), higher is better; inf = never tried, which samplers take first.
     Combine: one plugin of the kind bandit.
     Example: ``return np.ones(len(run.sources))``.
@@ -122,7 +122,7 @@ def score_sources(step: int, run: Run) -> Floats:
 def weigh_sources(step: int, run: Run) -> Floats:
     """Weigh each source up or down.
 
-    When: before every pull.
+    When: once a step, before its first pull; the answer holds for all of them.
     Returns: float64 (S,), >= 0 and finite; 0 = must not be drawn.
     Combine: the product of all answers, in the listed order.
     Example: ``return 1 / (1 + run.epochs)``.
@@ -133,7 +133,7 @@ def weigh_sources(step: int, run: Run) -> Floats:
 def limit_sources(step: int, run: Run) -> Limits:
     """Bound the final weights.
 
-    When: before every pull.
+    When: once a step, before its first pull; the answer holds for all of them.
     Returns: `Limits` of float64 (S,): floor >= 0, cap may be inf.
     Combine: the highest floor and the lowest cap of all answers.
     """
@@ -220,7 +220,7 @@ def on_signal(signal: str, step: int, run: Run) -> set[str] | None:
 
     When: between steps, for every signal that arrived: ``SIGINT``, ``SIGTERM``, ``SIGUSR1``.
     Arguments: `step` is the number of completed updates.
-    Returns: a set of the words ``"checkpoint"`` and ``"stop"``.
+    Returns: a set of the words ``"checkpoint"`` and ``"stop"``. SIGINT and SIGTERM that all answer with None stop.
     Combine: the union of all answers.
     """
 

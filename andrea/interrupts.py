@@ -15,7 +15,11 @@ STOPPING = ("SIGINT", "SIGTERM")
 
 
 class Interrupts:
-    """Collects signals while its ``with`` block runs; a second SIGINT ends the process at once."""
+    """Collects signals while its ``with`` block runs; a second SIGINT ends the process at once.
+
+    A signal that arrives in a step, while samples are drawn or held-out text is measured waits until that is done: what
+    it asks for is then a checkpoint between two steps, from which a resume goes on bit for bit.
+    """
 
     def __init__(self) -> None:
         self._pending: list[str] = []

@@ -2,8 +2,8 @@
 
 on_start                                             a resume restores the saved state after it
 for each step:
+    score_sources, weigh_sources, limit_sources      questions
     for each pull:
-        score_sources, weigh_sources, limit_sources  questions
         select_source                                question
         the source's next batch
     request_probes                                   question
@@ -12,20 +12,21 @@ for each step:
     on_step                                          plugins learn
     on_sample, on_evaluation                         when due
     should_stop                                      question: all are asked
-    on_signal                                        for what arrived
+    on_signal                                        for what arrived, also while sampling or evaluating: it waits
     checkpoint                                       when due or asked for
 on_finish
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -49,6 +50,7 @@ from andrea.types import (
     Device,
     Document,
     Floats,
+    Ints,
     Limits,
     Precision,
     Pull,
@@ -180,8 +182,8 @@ class Loop:
         What computes, feeds and reads back.
     held_out
         Evaluation set of each source.
-    known_words
-        For `Run.known_words`.
+    known_words, stop_step
+        For `Run`.
     folder, journal, checkpoints
         Where the run lives; all None when nothing is written.
     lock
@@ -200,6 +202,7 @@ class Loop:
     tokenizer: Tokenizer
     held_out: Mapping[str, HeldOut]
     known_words: frozenset[str] = frozenset()
+    stop_step: int | None = None
     folder: Path | None = None
     lock: FolderLock | None = None
     journal: Journal | None = None
@@ -278,8 +281,9 @@ class Loop:
         step, rows = self._step, self.config.batch.rows // self.config.batch.pulls_per_step
         pulls: list[Pull] = []
         batches = []
+        asked = self._ask(step)
         for number in range(self.config.batch.pulls_per_step):
-            pull = self._choose(step, number, [p.source for p in pulls])
+            pull = self._choose(step, number, [p.source for p in pulls], *asked)
             batches.append(self.batches.take(pull.source, rows))
             self._view = None
             pulls.append(attrs.evolve(pull, documents=batches[-1].documents))
@@ -306,11 +310,15 @@ class Loop:
 
     # -- before the update ---------------------------------------------------------------------------------------------
 
-    def _choose(self, step: int, number: int, chosen: list[int]) -> Pull:
+    def _ask(self, step: int) -> tuple[Floats, Floats, Limits]:
+        """Return scores, weights and limits: once a step, so that all its pulls are choices from the same."""
         run = self.view()
-        scores = self._scores(step, run)
-        weights = self._weights(step, run)
-        limits = self._limits(step, run)
+        return self._scores(step, run), self._weights(step, run), self._limits(step, run)
+
+    def _choose(
+        self, step: int, number: int, chosen: list[int], scores: Floats, weights: Floats, limits: Limits
+    ) -> Pull:
+        run = self.view()
         try:
             name, answer = self.hooks.one(
                 "select_source",
@@ -341,7 +349,7 @@ class Loop:
         scores = _array(name, "score_sources", answer, run)
         if np.isnan(scores).any():
             raise AndreaError(f"{name}: score_sources gave NaN at step {step}")
-        return scores
+        return _locked(scores)
 
     def _weights(self, step: int, run: Run) -> Floats:
         product = np.ones(len(run.sources))
@@ -352,7 +360,7 @@ class Loop:
             product = product * weights
         if not product.any():
             raise AndreaError(f"at step {step} every source has weight 0", "loosen a weight plugin, or add sources")
-        return product
+        return _locked(product)
 
     def _limits(self, step: int, run: Run) -> Limits:
         floor, cap = np.zeros(len(run.sources)), np.full(len(run.sources), np.inf)
@@ -367,7 +375,7 @@ class Loop:
                     f"{high.tolist()}"
                 )
             floor, cap = np.maximum(floor, low), np.minimum(cap, high)
-        return Limits(floor, cap)
+        return Limits(_locked(floor), _locked(cap))
 
     def _probes(self, step: int, chosen: list[int]) -> Probes:
         wanted: Probes = {}
@@ -402,7 +410,6 @@ class Loop:
                 self.journal.sample(sample)
         if self._due(self.config.evaluation.eval_every):
             evaluation = evaluate(self.engine, self.held_out, self._step)
-            assert evaluation is not None
             self.hooks.tell("on_evaluation", evaluation=evaluation, run=self.view())
             if self.journal:
                 self.journal.evaluation(evaluation)
@@ -469,7 +476,7 @@ class Loop:
         self._saved = self._step
         self.journal.flush()
         snapshot = self.snapshot(reasons)
-        render, mirror = self.journal.rendering(), self._mirror(snapshot)
+        render, mirror = self.journal.rendering(), self._mirror(snapshot, self.checkpoints.folder.parent)
 
         def finish() -> None:
             render()
@@ -487,7 +494,7 @@ class Loop:
         states = {name: get_state(target) for name, target in self.plugins}
         return Snapshot(self._step, self.engine.export_state(), self.batches.export_state(), states, record)
 
-    def _mirror(self, snapshot: Snapshot) -> Callable[[], None]:
+    def _mirror(self, snapshot: Snapshot, folder: Path) -> Callable[[], None]:
         """Return a function that writes ``<model>.state.json``, the state for a person to read."""
         shown = {
             "step": snapshot.step,
@@ -497,10 +504,7 @@ class Loop:
         }
 
         def write() -> None:
-            import json
-
-            assert self.folder is not None
-            write_whole(self.folder / f"{self.config.name}.state.json", json.dumps(plain(shown), indent=1).encode())
+            write_whole(folder / f"{self.config.name}.state.json", json.dumps(plain(shown), indent=1).encode())
 
         return write
 
@@ -511,11 +515,11 @@ class Loop:
                 name=self.config.name,
                 seed=self.config.seed,
                 sources=self.batches.names,
-                documents=self.batches.documents,
-                tokens=self.batches.tokens,
-                drawn=self.batches.drawn,
-                distinct=self.batches.distinct,
-                pulls=self.batches.pulls,
+                documents=_locked(self.batches.documents),
+                tokens=_locked(self.batches.tokens),
+                drawn=_locked(self.batches.drawn),
+                distinct=_locked(self.batches.distinct),
+                pulls=_locked(self.batches.pulls),
                 rows=self.config.batch.rows,
                 context=self.config.model.context,
                 steps=self.config.schedule.steps,
@@ -523,6 +527,8 @@ class Loop:
                 pulls_per_step=self.config.batch.pulls_per_step,
                 folder=self.folder,
                 known_words=self.known_words,
+                stop_step=self.stop_step,
+                vocabulary=self.tokenizer.size,
             )
         return self._view
 
@@ -544,6 +550,15 @@ def _record(step: int, pulls: Sequence[Pull], result: StepResult, tokens: int) -
         tokens=tokens,
         probes=result.probe_losses,
     )
+
+
+Numbers = TypeVar("Numbers", Floats, Ints)
+
+
+def _locked(array: Numbers) -> Numbers:
+    """Return the array, read-only: all plugins see the same one, and none may change what the next one sees."""
+    array.setflags(write=False)
+    return array
 
 
 def _is_finite(value: Any) -> bool:

@@ -140,6 +140,4 @@ def evaluate_run(
     context = model.config.model.context
     most = rows or max(int(held_out.tokens.size) // context + 1 for _, held_out in files.values())
     sets = held_out_sets({name: held_out for name, (_, held_out) in files.items()}, context, most)
-    evaluation = evaluate(model.engine, sets, model.step)
-    assert evaluation is not None
-    return evaluation, files
+    return evaluate(model.engine, sets, model.step), files

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -239,8 +240,6 @@ class Pull:
     @property
     def reward(self) -> float:
         """The sum of the terms, correctly rounded."""
-        import math
-
         return math.fsum(self.rewards.values())
 
 
@@ -334,6 +333,10 @@ class Run:
         Folder of the run; None when nothing is written.
     known_words
         Words that the training text contains at least twice; empty when the data does not say.
+    stop_step
+        Completed updates at which the run ends by count, to show progress; None when nothing counts.
+    vocabulary
+        Ids of the tokenizer (V); a guess among them costs ln V nats.
     """
 
     name: str
@@ -351,6 +354,8 @@ class Run:
     pulls_per_step: int = 1
     folder: Path | None = None
     known_words: frozenset[str] = frozenset()
+    stop_step: int | None = None
+    vocabulary: int = 0
 
     @property
     def epochs(self) -> Floats:
@@ -400,6 +405,3 @@ def combine(tentative: npt.ArrayLike, weights: npt.ArrayLike, limits: Limits) ->
     if not (np.isfinite(total) and total > 0):
         raise ValueError("no source has a share left: all weights are 0, or floors and caps leave nothing")
     return np.asarray(final / total, dtype=np.float64)
-
-
-DocumentReader = Callable[[SourceSpec], Iterable[Document]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -390,3 +391,27 @@ def test_an_edited_tokenizer_is_trained_anew(andrea, tiny, write_experiment, wor
         monkeypatch.setattr(assembly, "source_digest", lambda target, digest=digest: digest)
         assert andrea("prepare", name).code == 0
         assert len(list((workplace / "cache" / "tokenizers").iterdir())) == count
+
+
+def test_plugins_are_told_where_the_run_stops(experiment):
+    """``--steps`` reaches `Run.stop_step`, and the schedule's horizon stays what it is."""
+    loop = open_run(
+        plan(Request(experiment=experiment, device="cpu", out=Path("run"), steps=4), quiet), quiet, quiet, Interrupts()
+    )
+    assert (loop.view().stop_step, loop.view().steps) == (4, 30)
+    loop.close()
+
+
+def test_the_end_says_what_was_written_and_what_to_type(andrea, experiment):
+    """The last lines name the folder, the checkpoint, and three commands that work."""
+    ended = andrea("run", experiment, "--out", "my run", "--steps", 4, *CPU)
+
+    assert ended.err.splitlines()[-4:] == [
+        "run: my run, checkpoint step_000004, tiny.loss.json, journal.jsonl",
+        "  write with it: andrea sample 'my run'",
+        "  measure it:    andrea evaluate 'my run'",
+        "  go on:         andrea run --resume --out 'my run' --steps 34",
+    ]
+    for line in ended.err.splitlines()[-3:]:
+        command = shlex.split(line.partition("andrea ")[2])
+        assert andrea(*command, *CPU).code == 0

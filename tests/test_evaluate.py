@@ -52,15 +52,6 @@ def test_the_mean_is_of_the_sources_and_not_of_their_tokens():
     assert evaluation.mean == pytest.approx((1 + 2) / 2, rel=1e-7)
 
 
-def test_an_evaluation_can_be_stopped_between_sources():
-    """Asked before every source, it then ends without a result, and asks the engine no more."""
-    engine, answers = Fixed([1.0], [1.0]), iter([False, True])
-    sets = {"one": make_set([[1]], 1), "two": make_set([[1]], 1)}
-
-    assert evaluate(engine, sets, 0, lambda: next(answers)) is None
-    assert len(engine.answers) == 1
-
-
 @pytest.fixture
 def file(tmp_path):
     """Return a held-out token file of a few short documents."""

@@ -96,7 +96,8 @@ def test_a_signal_saves_and_ends_and_the_resume_equals_an_uncut_run(start, andre
     _, err = process.communicate(timeout=60)
 
     assert process.returncode == code, err
-    assert name in err.splitlines()[-2]
+    assert f": {name}" in next(line for line in err.splitlines() if line.startswith("finished after"))
+    assert err.splitlines()[-1] == "  go on:         andrea run --resume --out cut --steps 5000"
     steps = complete_steps(workplace / "cut" / "checkpoints")
     assert len(steps) == 1
     assert 20 <= steps[0] < 5000

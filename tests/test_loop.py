@@ -221,7 +221,6 @@ def test_hooks_are_asked_in_the_order_of_the_flow(make_loop):
         ("on_start", None),
         *choosing,
         ("select_source", (0, 0, ())),
-        *choosing,
         ("select_source", (0, 1, (0,))),
         ("request_probes", (0, (0, 1))),
         ("reward", (0, 0)),
@@ -618,12 +617,11 @@ def test_samples_and_evaluations_come_when_due_and_change_nothing(make_loop):
 
 
 def test_plugins_see_the_counts_of_what_was_drawn(make_loop):
-    """The view is true at the moment of the call: pulls count before on_step, and the arrays are nobody else's."""
+    """The view is true at the moment of the call: pulls count before on_step."""
     seen = []
 
     def look(record, run):
         seen.append(run.pulls.tolist())
-        run.pulls[:] = 99  # a plugin that writes into what it is shown disturbs nobody
 
     plugins = [("test.see", answering(on_step=look)), ("sampler.first", answering(select_source=0))]
     make_loop(plugins, without=("sampler.proportional",), steps=3).run()
@@ -725,3 +723,71 @@ def test_sigusr1_without_a_plugin_does_nothing(make_loop):
 
     assert loop.run().step == 3
     assert complete_steps(loop.folder / "checkpoints") == [3]
+
+
+def test_no_plugin_can_write_into_what_others_see(make_loop):
+    """The arrays of the run, of the combined scores, weights and limits are read-only for everybody."""
+    tried = []
+
+    def refuse(array):
+        with pytest.raises(ValueError, match="read-only"):
+            array[:] = 1
+        tried.append(1)
+
+    class Writes:
+        @hookimpl
+        def select_source(self, scores, weights, limits, run):
+            for array in (scores, weights, limits.floor, limits.cap):
+                refuse(array)
+            for name in ("documents", "tokens", "drawn", "distinct", "pulls"):
+                refuse(getattr(run, name))
+            return 0
+
+        @hookimpl
+        def on_step(self, record):
+            refuse(record.pulls[0].weights)
+
+    make_loop([("sampler.writes", Writes())], without=("sampler.proportional",), steps=2).run()
+    assert len(tried) == 20
+
+
+def test_all_pulls_of_a_step_choose_from_the_same(make_loop):
+    """Scores, weights and limits are asked once a step: what moves with a pull cannot differ between two of a step."""
+    plugins = [
+        ("bandit.moves", answering(score_sources=lambda step, run: np.ones(3) + run.pulls)),
+        ("weight.moves", answering(weigh_sources=lambda step, run: 1.0 + run.pulls)),
+        ("limit.moves", answering(limit_sources=lambda step, run: Limits(np.zeros(3), 1.0 + run.pulls))),
+    ]
+    loop = make_loop(plugins, without=("bandit.uniform",), steps=4, batch={"batch_size": 4, "pulls_per_step": 4})
+    for step in range(4):
+        pulls = loop.train_one().pulls
+        for pull in pulls[1:]:
+            assert pull.scores.tolist() == pulls[0].scores.tolist()
+            assert pull.weights.tolist() == pulls[0].weights.tolist()
+            assert pull.limits.cap.tolist() == pulls[0].limits.cap.tolist()
+        assert pulls[0].weights.sum() == 3 + 4 * step
+    loop.close()
+
+
+def test_dice_rolls_one_phase_a_step(make_loop):
+    """With several pulls a step and weights that move with every pull, all pulls of a step name the one latched."""
+    dice = create([Chosen(available()["sampler.dice"], {"lengths": [1, 2]})])[0]
+    moves = answering(weigh_sources=lambda step, run: np.exp(-3.0 * (run.pulls - run.pulls.min())))
+    loop = make_loop(
+        [dice, ("weight.moves", moves)], ("sampler.proportional",), 30, batch={"batch_size": 4, "pulls_per_step": 4}
+    )
+    for _ in range(30):
+        record = loop.train_one()
+        keys = ("start", "length", "focus", "joined")
+        phases = [[pull.detail[key] for key in keys] for pull in record.pulls]
+        assert phases == [[getattr(dice[1], key) for key in keys]] * 4
+    loop.close()
+
+
+def test_plugins_know_where_the_run_stops_and_how_many_ids_there_are(make_loop):
+    """`Run.stop_step` is what the loop was given, None where nothing counts; the vocabulary is the tokenizer's."""
+    loop = make_loop()
+    assert (loop.view().stop_step, loop.view().vocabulary) == (None, 257)
+    loop.stop_step, loop._view = 7, None
+    assert loop.view().stop_step == 7
+    loop.close()

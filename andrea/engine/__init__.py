@@ -6,6 +6,7 @@ CUDA one. `open_engine` chooses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,9 +16,11 @@ from attrs import field, frozen
 
 from andrea.engine.model import ModelConfig
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
+from andrea.errors import AndreaError, did_you_mean
 from andrea.types import Device, Precision
 
 Tokens = npt.NDArray[np.int32]
+SWITCHES = ("arena_limit", "fused_gelu", "gemm", "graph", "slices", "threads")  # the last two: of the numpy engine
 
 
 @frozen
@@ -174,6 +177,36 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give the memory back; further calls are errors."""
+
+
+def sum_losses(row_losses: npt.NDArray[np.floating[Any]], targets: Tokens) -> tuple[float, int]:
+    """Return the loss of all valid targets in nats, and their number; their quotient is the mean over tokens.
+
+    Parameters
+    ----------
+    row_losses
+        What `Engine.evaluate` gives: the mean of each row over its valid targets, (rows,). A mean of these would count
+        a row that is mostly padding like a full one.
+    targets
+        (rows, T); -1 is not counted.
+    """
+    counts = (targets >= 0).sum(axis=1)
+    return math.fsum((row_losses.astype(np.float64) * counts).tolist()), int(counts.sum())
+
+
+def check_switches(config: EngineConfig) -> None:
+    """Refuse an option that no engine has; those of the other engine are accepted, so that one experiment fits both.
+
+    Raises
+    ------
+    AndreaError
+        With the nearest one.
+    """
+    if unknown := sorted(set(config.options) - set(SWITCHES)):
+        raise AndreaError(
+            f"the engine has no option {', '.join(unknown)}",
+            did_you_mean(unknown[0], SWITCHES) or f"options are {', '.join(SWITCHES)}",
+        )
 
 
 def open_engine(config: EngineConfig, device: Device, precision: Precision) -> Engine:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
-from andrea.engine import EngineConfig
+from andrea.engine import EngineConfig, check_switches
 from andrea.engine.attention import HEAD_DIMS, Attention, type_macros
 from andrea.engine.buffers import (
     Arena,
@@ -25,11 +25,10 @@ from andrea.engine.compiler import architecture_of, compile_kernels
 from andrea.engine.elementwise import FILES, Elementwise
 from andrea.engine.gemm import Gemms, Problem, open_gemms
 from andrea.engine.launcher import Kernels, check, driver, upload
-from andrea.errors import AndreaError, did_you_mean
+from andrea.errors import AndreaError
 from andrea.types import Device, Precision
 
 OWN_FILES = ("decode", "sample", "token_order")
-OPTIONS = ("arena_limit", "fused_gelu", "gemm", "graph", "slices", "threads")  # the last two: of the numpy engine
 STREAM_NON_BLOCKING = 1
 RESERVE = 256 << 20  # bytes left to the driver and to libraries that load code when it is first used
 
@@ -175,11 +174,7 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
         Naming what the card, or the kernels, can.
     """
     model = config.model
-    if unknown := sorted(set(config.options) - set(OPTIONS)):
-        raise AndreaError(
-            f"the engine has no option {', '.join(unknown)}",
-            did_you_mean(unknown[0], OPTIONS) or f"options are {', '.join(OPTIONS)}",
-        )
+    check_switches(config)
     if model.head_dim not in HEAD_DIMS:
         fitting = [str(model.d_model // D) for D in HEAD_DIMS if model.d_model % D == 0]
         raise AndreaError(

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, check_switches, sum_losses
 from andrea.engine import operations as op
 from andrea.engine.model import initial_weights, layout
 from andrea.engine.network import Array, Reader, add_gradients, row_losses, tensors
@@ -46,7 +46,7 @@ class ReferenceEngine:
     config
         Everything that decides what is computed. Options read here: ``slices`` (rows of a micro-batch are cut into so
         many parts; 4 by default; part of the result) and ``threads`` (workers; by default the cores that the process
-        may use; never part of the result). Other options belong to other engines and are not read.
+        may use; never part of the result). Those of the CUDA engine are not read.
     precision
         Only storage and products in float32.
     dtype
@@ -55,7 +55,7 @@ class ReferenceEngine:
     Raises
     ------
     AndreaError
-        When the precision needs a card, or an option is out of range.
+        When the precision needs a card, or an option is out of range or does not exist.
     """
 
     def __init__(self, config: EngineConfig, precision: Precision, dtype: npt.DTypeLike = np.float32) -> None:
@@ -64,6 +64,7 @@ class ReferenceEngine:
                 f"precision {precision.name} needs a CUDA card, and this run is on the processor",
                 "take --plugin precision.fp32 here, or --device cuda on a machine with a card",
             )
+        check_switches(config)
         self.config = config
         self.dtype = np.dtype(dtype)
         self._parameters = layout(config.model, config.vocabulary)
@@ -156,7 +157,8 @@ class ReferenceEngine:
         self._map(work, [(p.offset, p.end, p.decay) for p in self._parameters])
 
     def _probe(self, probes: Mapping[str, tuple[Tokens, Tokens]] | None) -> dict[str, float]:
-        return {name: float(self.evaluate(*rows).mean(dtype=np.float64)) for name, rows in (probes or {}).items()}
+        measured = {name: sum_losses(self.evaluate(*rows), rows[1]) for name, rows in (probes or {}).items()}
+        return {name: total / count for name, (total, count) in measured.items()}
 
     # -- looking -----------------------------------------------------------------------------------------------------
 

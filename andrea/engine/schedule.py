@@ -57,6 +57,19 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     max_grad_norm: float = 1.0
 
+    def __attrs_post_init__(self) -> None:
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise AndreaError(
+                f"optimizer.beta1 is {self.beta1} and optimizer.beta2 {self.beta2}",
+                "both are at least 0 and below 1, as 0.9 and 0.999",
+            )
+        if not (self.epsilon > 0 and self.weight_decay >= 0 and self.max_grad_norm >= 0):
+            raise AndreaError(
+                f"optimizer.epsilon is {self.epsilon}, weight_decay {self.weight_decay} and max_grad_norm "
+                f"{self.max_grad_norm}",
+                "epsilon is above 0, as 1e-8; the others are at least 0, and 0 switches them off",
+            )
+
 
 def learning_rate(schedule: ScheduleConfig, step: int) -> float:
     """Return the rate of a step: cosine(step) x min(1, (step + 1) / warmup_steps).

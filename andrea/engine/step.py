@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, sum_losses
 from andrea.engine.backward import backward
 from andrea.engine.buffers import Pinned
 from andrea.engine.compiler import architecture_of, compiler_version, kernel_digest
@@ -207,7 +207,8 @@ class CudaEngine:
             self._graph = Graph(self._machine.stream, self._record)
 
     def _probe(self, probes: Mapping[str, tuple[Tokens, Tokens]] | None) -> dict[str, float]:
-        return {name: float(self.evaluate(*rows).mean(dtype=np.float64)) for name, rows in (probes or {}).items()}
+        measured = {name: sum_losses(self.evaluate(*rows), rows[1]) for name, rows in (probes or {}).items()}
+        return {name: total / count for name, (total, count) in measured.items()}
 
     def tune(self) -> Table:
         """Time the algorithms of all matrix products, go on with the fastest, and return them as a table's entry."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, sum_losses
 from andrea.engine.schedule import learning_rate
 from andrea.rng import Draws
 from andrea.types import Tokens
@@ -66,7 +66,8 @@ class FakeEngine:
         )
 
     def _mean(self, inputs: Tokens, targets: Tokens) -> float:
-        return float(self.evaluate(inputs, targets).mean())
+        total, count = sum_losses(self.evaluate(inputs, targets), targets)
+        return total / count
 
     def evaluate(self, inputs: Tokens, targets: Tokens) -> npt.NDArray[np.float32]:
         """Return the mean cost of each row's valid targets, float32 (rows,)."""

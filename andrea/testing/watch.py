@@ -89,6 +89,8 @@ class WatchedHooks(Hooks):
         if hook == "on_finish":
             self._walk.last = own_memory(self._plugin)
         yield from super().ask(hook, **arguments)
+        if hook == "on_signal":
+            yield "the walk", set()  # a signal that nobody answers would end it
         if hook == "on_step" and not arguments["record"].skipped:
             self._settled |= {pull.source for pull in arguments["record"].pulls}
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from andrea.engine import EngineConfig, GenerateOptions, reference
+from andrea.engine import EngineConfig, GenerateOptions, reference, sum_losses
 from andrea.engine import operations as op
 from andrea.engine.model import ModelConfig, initial_weights, layout
 from andrea.engine.network import Reader, add_gradients, row_losses, tensors
@@ -461,3 +461,28 @@ def test_blas_is_given_back(make):
     threads = [one["num_threads"] for one in reference._controller().info()]
     make().train_step(0, *rows(4))
     assert [one["num_threads"] for one in reference._controller().info()] == threads
+
+
+def test_an_unknown_switch_is_refused_with_the_nearest():
+    """A misspelt option is answered; those of the CUDA engine are accepted, so that one experiment fits both."""
+    model = ModelConfig(1, 1, 4, 8)
+    with pytest.raises(AndreaError, match="the engine has no option slicez") as caught:
+        ReferenceEngine(EngineConfig(model, 16, options={"slicez": 9}), Precision("fp32"))
+    assert "slices" in caught.value.hint
+    ReferenceEngine(EngineConfig(model, 16, options={"graph": False, "gemm": "own"}), Precision("fp32")).close()
+
+
+def test_a_probe_is_a_mean_over_tokens():
+    """A row that is mostly padding counts by its targets, as in an evaluation."""
+    engine = ReferenceEngine(EngineConfig(ModelConfig(1, 1, 4, 8), 16, batch_size=2), Precision("fp32"))
+    rng = np.random.default_rng(0)
+    inputs, targets = rng.integers(0, 16, (2, 2, 8)).astype(np.int32)
+    padded = targets.copy()
+    padded[1, 1:] = -1
+    rows = engine.evaluate(inputs, padded).astype(np.float64)
+    before, _ = engine.train_step(0, inputs, targets, {"one": (inputs, padded)}).probe_losses["one"]
+
+    assert before == (rows[0] * 8 + rows[1]) / 9
+    assert before != rows.mean()
+    assert sum_losses(rows, padded) == (rows[0] * 8 + rows[1], 9)
+    engine.close()

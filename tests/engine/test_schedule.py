@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from andrea.engine.schedule import ScheduleConfig, learning_rate
+from andrea.engine.schedule import OptimizerConfig, ScheduleConfig, learning_rate
 from andrea.errors import AndreaError
 
 SCHEDULE = ScheduleConfig(steps=20_000, warmup_steps=2_000, peak=3e-4, floor=0.1)
@@ -55,3 +55,20 @@ def test_nonsense_is_refused(wrong):
     """Each field out of range is the user's error, named."""
     with pytest.raises(AndreaError, match=next(iter(wrong))):
         ScheduleConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beta1": 1.0},
+        {"beta2": -0.1},
+        {"epsilon": 0.0},
+        {"weight_decay": -1.0},
+        {"max_grad_norm": -1.0},
+    ],
+)
+def test_impossible_constants_of_the_optimizer_are_refused(wrong):
+    """Each is named with its value; the bounds themselves are allowed where they mean something."""
+    with pytest.raises(AndreaError, match=next(iter(wrong))):
+        OptimizerConfig(**wrong)
+    OptimizerConfig(beta1=0.0, beta2=0.0, weight_decay=0.0, max_grad_norm=0.0)

@@ -14,13 +14,17 @@ from rich.table import Table
 
 from andrea import AndreaError, Evaluation, Run, Sample, StepRecord, hookimpl, option, plugin
 
+SMOOTHING = 100  # n of the smoothed moving average
+
 
 @plugin
 class Console:
     """Print progress, held-out losses, samples and the reasons of the end.
 
-    A terminal gets a progress bar that counts up to the schedule's horizon; a file or a pipe gets plain lines. The
-    clock is read for the speed that is shown and influences nothing, so nothing here is saved either.
+    A terminal gets a progress bar that counts up to where the run ends; a file or a pipe gets plain lines. Beside the
+    loss stands its smoothed moving average, SMMA_t = SMMA_{t-1} + (loss_t - SMMA_{t-1}) / n with n = 100, or the number
+    of steps shown as long as that is smaller, and the perplexity exp(SMMA). The clock is read for the speed that is
+    shown and influences nothing, so nothing here is saved either.
     """
 
     every: int = option(10, help="steps between two plain lines, where there is no terminal")
@@ -29,6 +33,7 @@ class Console:
     _progress: Any = attrs.field(init=False, default=None)
     _task: Any = attrs.field(init=False, default=None)
     _average: float = attrs.field(init=False, default=math.nan)
+    _averaged: int = attrs.field(init=False, default=0)
     _steps: int = attrs.field(init=False, default=0)
     _tokens: int = attrs.field(init=False, default=0)
     _since: float = attrs.field(init=False, default=0.0)
@@ -46,15 +51,14 @@ class Console:
             f"{run.name}: seed {run.seed}, {run.rows} x {run.context} tokens a step, a schedule of {run.steps} steps"
         )
         self._say(f"{len(run.sources)} sources: {', '.join(run.sources)}")
-        self._average, self._steps, self._tokens, self._since = math.nan, 0, 0, time.perf_counter()
+        if run.vocabulary:
+            self._say(f"{run.vocabulary} tokens to choose from: guessing has a loss of {math.log(run.vocabulary):.4f}")
+        self._average, self._averaged = math.nan, 0
+        self._steps, self._tokens, self._since = 0, 0, time.perf_counter()
         if self._terminal.is_terminal:
-            bar = (
-                TextColumn("{task.completed}/{task.total}"),
-                BarColumn(20),
-                TextColumn("{task.description}", markup=False),
-            )
+            bar = (BarColumn(20), TextColumn("{task.description}", markup=False))
             self._progress = Progress(*bar, TimeRemainingColumn(), console=self._terminal)
-            self._task = self._progress.add_task("", total=run.steps)
+            self._task = self._progress.add_task("", total=run.stop_step)
             self._progress.start()
 
     @hookimpl
@@ -62,16 +66,13 @@ class Console:
         """Show the step: in the bar always, as a line for the first step and then at every `every`-th."""
         self._steps += 1
         self._tokens += record.tokens
-        if not math.isfinite(self._average):
-            self._average = record.loss
-        elif math.isfinite(record.loss):
-            # Over about ten steps, so that single batches do not hide the trend.
-            self._average += 0.1 * (record.loss - self._average)
+        self._smooth(record.loss)
         done = record.step + 1
+        line = f"step {done}{f'/{run.stop_step}' if run.stop_step else ''}  {self._line(record, run)}"
         if self._progress is not None:
-            self._progress.update(self._task, completed=done, description=self._line(record, run))
+            self._progress.update(self._task, completed=done, description=line)
         elif self._steps == 1 or done % self.every == 0:
-            self._say(f"step {done}/{run.steps}  {self._line(record, run)}")
+            self._say(line)
         if done % self.every == 0:
             self._tokens, self._since = 0, time.perf_counter()
 
@@ -99,13 +100,22 @@ class Console:
         where = "before the first step" if record is None else f"after step {record.step + 1}, loss {record.loss:.4f}"
         self._say(f"finished {where}: {'; '.join(reasons) or 'no reason given'}")
 
+    def _smooth(self, loss: float) -> None:
+        """Take a loss into the average; what is not finite is left out."""
+        if math.isfinite(loss):
+            self._averaged = min(self._averaged + 1, SMOOTHING)
+            before = self._average if self._averaged > 1 else loss
+            self._average = before + (loss - before) / self._averaged
+
     def _line(self, record: StepRecord, run: Run) -> str:
         """Return what there is to say about a step."""
         seconds = time.perf_counter() - self._since
         speed = f"{self._tokens / seconds:,.0f}" if seconds > 0 else "-"
         names = ", ".join(run.sources[pull.source] for pull in record.pulls)
         skipped = "  update skipped" if record.skipped else ""
-        numbers = f"loss {record.loss:.4f}  ema {self._average:.4f}  lr {record.learning_rate:.2e}  {speed} tok/s"
+        perplexity = math.exp(min(self._average, 100.0))  # beyond that nobody compares, and exp overflows
+        losses = f"loss {record.loss:.4f}  smma {self._average:.4f}  perplexity {perplexity:.4g}"
+        numbers = f"{losses}  lr {record.learning_rate:.2e}  {speed} tok/s"
         return f"{numbers}  {names}{skipped}"
 
     def _say(self, line: str) -> None:

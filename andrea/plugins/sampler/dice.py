@@ -23,7 +23,8 @@ class Dice:
     the tentative weight 1.0, joined ones 0.5, the rest 0; then weights, floors and caps act, so a source with a floor
     is drawn outside its phases too. A phase whose sources have all been masked ends at once.
 
-    Choosing is a question, so it only works out which phase applies; `on_step` makes it the current one.
+    Choosing is a question, so it only works out which phase applies; `on_step` makes it the current one. All pulls of a
+    step are given the same scores, weights and limits, so they work out the same phase.
     """
 
     lengths: list[int] = option(factory=lambda: [7, 14, 21, 28, 42], help="steps that a phase may last, equally likely")

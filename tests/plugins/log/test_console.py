@@ -22,7 +22,7 @@ def started(make_run, monkeypatch):
             monkeypatch.setenv("TTY_COMPATIBLE", "1")
             monkeypatch.setenv("TERM", "xterm")
         console = Console(**options)
-        console.on_start(run=make_run())
+        console.on_start(run=make_run(stop_step=600))
         return console
 
     return start
@@ -36,26 +36,27 @@ def play(console, run, make_record, make_pull, steps):
 def test_plain_lines_for_the_first_step_and_every_tenth(started, make_run, make_record, make_pull, capsys):
     """A pipe gets one line for the first step of the process, also after a resume, and for each multiple of ten."""
     console = started()
-    play(console, make_run(), make_record, make_pull, range(13, 35))
+    play(console, make_run(stop_step=600), make_record, make_pull, range(13, 35))
     console.on_finish(record=make_record(34), reasons=["enough", "late"])
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
     assert lines[:2] == ["test: seed 1, 4 x 16 tokens a step, a schedule of 1000 steps", "4 sources: a, b, c, d"]
-    assert [line.split("  ")[0] for line in lines[2:-1]] == ["step 14/1000", "step 20/1000", "step 30/1000"]
-    assert lines[2].startswith("step 14/1000  loss 3.8700  ema 3.8700  lr 3.00e-04  ")
+    assert [line.split("  ")[0] for line in lines[2:-1]] == ["step 14/600", "step 20/600", "step 30/600"]
+    assert lines[2].startswith("step 14/600  loss 3.8700  smma 3.8700  perplexity 47.94  lr 3.00e-04  ")
     assert lines[2].endswith(" tok/s  b")
     assert lines[-1] == "finished after step 35, loss 3.0000: enough; late"
 
 
 def test_average_follows_the_loss_and_survives_what_is_not_finite(started, make_run, make_record, make_pull, capsys):
-    """Loss 4, nan, 3 gives the averages 4, 4, 3.9, and the skipped update is named."""
+    """Loss 4, nan, 3 gives the averages 4, 4, 3.5, and the skipped update is named; without a count there is no end."""
     console = started(every=1)
     for step, loss in enumerate([4.0, math.nan, 3.0]):
         record = make_record(step, make_pull(0), make_pull(2), loss=loss, skipped=math.isnan(loss))
         console.on_step(record=record, run=make_run())
     lines = capsys.readouterr().err.splitlines()[2:]
-    assert [line.split("  ")[2] for line in lines] == ["ema 4.0000", "ema 4.0000", "ema 3.9000"]
+    assert [line.split("  ")[2] for line in lines] == ["smma 4.0000", "smma 4.0000", "smma 3.5000"]
+    assert lines[0].startswith("step 1  loss")
     assert lines[1].endswith("a, c  update skipped")
     assert lines[2].endswith("a, c")
 
@@ -63,11 +64,11 @@ def test_average_follows_the_loss_and_survives_what_is_not_finite(started, make_
 def test_terminal_gets_a_bar(started, make_run, make_record, make_pull, capsys):
     """On a terminal the bar shows the newest step, without colour; the end takes it down."""
     console = started(terminal=True)
-    play(console, make_run(), make_record, make_pull, range(3))
+    play(console, make_run(stop_step=600), make_record, make_pull, range(3))
     console.on_finish(record=make_record(2), reasons=["enough"])
     out, err = capsys.readouterr()
     assert out == ""
-    assert "3/1000" in err
+    assert "step 3/600" in err
     assert "\x1b[?25h" in err  # the cursor is shown again
     assert "\x1b[3" not in err  # no colour
     assert err.rstrip().endswith("finished after step 3, loss 3.0000: enough")
@@ -110,3 +111,27 @@ def test_impossible_options_are_refused(make_run, options):
     """Both options count something."""
     with pytest.raises(AndreaError, match=r"log\.console"):
         Console(**options).on_start(run=make_run())
+
+
+def test_the_average_is_the_smoothed_one_of_a_hundred(started, make_run, make_record, make_pull, capsys):
+    """After a hundred losses a new one counts a hundredth; before that, all count the same."""
+    console = started(every=1)
+    losses = [3.0 + (step % 7) / 10 for step in range(150)]
+    for step, loss in enumerate(losses):
+        console.on_step(record=make_record(step, make_pull(0), loss=loss), run=make_run())
+    expected = sum(losses[:100]) / 100
+    for loss in losses[100:]:
+        expected = (expected * 99 + loss) / 100
+
+    assert f"  smma {expected:.4f}  perplexity {math.exp(expected):.4g}  " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_chance_is_said_and_a_loss_beyond_all_numbers_is_shown(make_run, make_record, make_pull, capsys):
+    """The loss of a guess is ln V; a perplexity that no float holds is no error."""
+    console = Console()
+    console.on_start(run=make_run(vocabulary=257))
+    console.on_step(record=make_record(0, make_pull(0), loss=1e4), run=make_run())
+
+    err = capsys.readouterr().err
+    assert f"257 tokens to choose from: guessing has a loss of {math.log(257):.4f}" in err
+    assert "smma 10000.0000" in err
