@@ -8,7 +8,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from andrea import Pull, Run, StepRecord, hookimpl, option, plugin, state
+from andrea import AndreaError, Pull, Run, StepRecord, hookimpl, option, plugin, state
 
 
 @plugin
@@ -27,6 +27,11 @@ class EmaDrop:
     @hookimpl
     def on_start(self, run: Run) -> None:
         """Begin without averages; NaN stands for a source not yet pulled."""
+        if not 0 < self.smoothing <= 1:
+            raise AndreaError(
+                f"reward.ema_drop.smoothing is {self.smoothing}",
+                "above 0 and at most 1: --set reward.ema_drop.smoothing=0.1",
+            )
         self.averages = np.full(len(run.sources), np.nan)
 
     @hookimpl

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from andrea import Run, StepRecord, hookimpl, option, plugin
+from andrea import AndreaError, Run, StepRecord, hookimpl, option, plugin
 
 
 @plugin
@@ -10,6 +10,12 @@ class MaxSteps:
     """Stop when `steps` updates are done; without the option, at the horizon of the learning rate's schedule."""
 
     steps: int | None = option(None, help="total number of steps at which to stop; none: the schedule's")
+
+    @hookimpl
+    def on_start(self) -> None:
+        """Refuse a run without a step."""
+        if self.steps is not None and self.steps < 1:
+            raise AndreaError(f"stop.max_steps.steps is {self.steps}", "at least 1: --set stop.max_steps.steps=1000")
 
     @hookimpl
     def should_stop(self, record: StepRecord, run: Run) -> str | None:

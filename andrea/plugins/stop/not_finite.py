@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from andrea import StepRecord, hookimpl, option, plugin, state
+from andrea import AndreaError, StepRecord, hookimpl, option, plugin, state
 
 
 @plugin
@@ -16,6 +16,14 @@ class NotFinite:
 
     patience: int = option(10, help="steps in a row without a usable update after which to stop")
     failures: int = state(0)
+
+    @hookimpl
+    def on_start(self) -> None:
+        """Refuse a patience that stops every run at its first step."""
+        if self.patience < 1:
+            raise AndreaError(
+                f"stop.not_finite.patience is {self.patience}", "at least 1: --set stop.not_finite.patience=10"
+            )
 
     @hookimpl
     def on_step(self, record: StepRecord) -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from andrea import AndreaError
 from andrea.plugin import get_state
 from andrea.plugins.reward.ema_drop import EmaDrop
 
@@ -110,3 +111,11 @@ def test_resume_at_every_step_equals_the_uncut_run(make_reward, play, assert_res
         return play(plugin, (step % 3, 5 * math.exp(-step / 9)), (step * step % 4, 4 + math.sin(step)), step=step)
 
     assert_resumes(make_reward, step_once, steps=20)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, -0.1, 1.5, math.nan])
+def test_an_impossible_smoothing_is_refused(make_run, smoothing):
+    """The weight of the newest loss is above 0 and at most 1."""
+    with pytest.raises(AndreaError, match=r"reward\.ema_drop\.smoothing"):
+        EmaDrop(smoothing=smoothing).on_start(run=make_run())
+    EmaDrop(smoothing=1.0).on_start(run=make_run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from andrea import AndreaError
 from andrea.plugins.stop.max_steps import MaxSteps
 
 
@@ -13,3 +14,11 @@ def test_stops_when_that_many_updates_are_done(make_run, make_record, option, li
     plugin = MaxSteps(steps=option)
     answers = [plugin.should_stop(record=make_record(limit - 1 + late), run=make_run()) for late in (-1, 0, 1)]
     assert answers == [None, f"{limit} steps are done", f"{limit} steps are done"]
+
+
+def test_less_than_one_step_is_refused():
+    """A run has at least one step."""
+    with pytest.raises(AndreaError, match=r"stop\.max_steps\.steps is 0"):
+        MaxSteps(steps=0).on_start()
+    MaxSteps(steps=1).on_start()
+    MaxSteps().on_start()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
+from andrea import AndreaError
 from andrea.plugins.stop.not_finite import NotFinite
 
 
@@ -38,3 +41,10 @@ def test_resume_at_every_step_equals_the_uncut_run(make_record, assert_resumes):
         return plugin.should_stop()
 
     assert_resumes(lambda: NotFinite(patience=4), play, steps=15)
+
+
+def test_a_patience_below_one_is_refused():
+    """It would stop every run at its first step."""
+    with pytest.raises(AndreaError, match=r"stop\.not_finite\.patience is 0"):
+        NotFinite(patience=0).on_start()
+    NotFinite(patience=1).on_start()
