@@ -13,7 +13,7 @@ from andrea.errors import AndreaError
 
 
 def trial(
-    file: Annotated[Path, typer.Argument(metavar="TRIAL", help="JSON file: experiment, steps, seeds, arms, baseline")],
+    name: Annotated[str, typer.Argument(metavar="TRIAL", help="JSON file or bundled trial: arms, seeds, steps")],
     out: Annotated[Path | None, typer.Option(help="folder of the trial; trials/NAME when left out")] = None,
     data: Annotated[Path | None, typer.Option(help="folder that {data} stands for in the file")] = None,
     device: Annotated[
@@ -25,12 +25,13 @@ def trial(
     """Run an experiment under several arms and seeds, go on where it was interrupted, and compare them in one table."""
     from andrea.assembly import print_line
     from andrea.interrupts import exit_code
-    from andrea.trial import jobs_of, read_trial, write_trial
+    from andrea.trial import find_trial, jobs_of, read_trial, write_trial
     from andrea.trial_plot import write_plots
     from andrea.trial_queue import Queue
     from andrea.trial_report import to_json, write_report
     from andrea.trial_results import by_arm, read_results, summarise
 
+    file = find_trial(name)
     folder = out or Path("trials") / file.stem
     asked = read_trial(file, data)
     jobs = jobs_of(asked, str(file), folder)

@@ -19,6 +19,7 @@ from attrs import field, frozen
 from andrea.config import from_json, override, read_experiment, read_json, structure
 from andrea.errors import AndreaError, did_you_mean
 from andrea.registry import DEFAULTS, EXCLUSIVE, available, choose, create
+from andrea.resources import experiments_folder
 from andrea.tokenfile import write_whole
 
 DATA = "{data}"
@@ -53,7 +54,7 @@ class Trial:
     Attributes
     ----------
     experiment
-        Name or path of an experiment, or the JSON object of one.
+        The JSON object of an experiment; in the file also the name of one, or a path as seen from the file.
     steps
         Of every run; they replace the experiment's `schedule.steps`.
     seeds
@@ -69,7 +70,7 @@ class Trial:
         Held-out rows of each source behind those that are evaluated during the run, measured once at its end.
     """
 
-    experiment: Any
+    experiment: dict[str, Any]
     steps: int
     seeds: tuple[int, ...]
     arms: dict[str, Arm]
@@ -161,12 +162,26 @@ def read_trial(path: Path, data: Path | None) -> Trial:
         With every unknown key and wrong value; when the file needs a data folder and none is given.
     """
     value = read_json(path)
+    if isinstance(value, dict) and isinstance(value.get("experiment"), str):
+        beside = path.parent / value["experiment"]
+        value["experiment"] = read_experiment(str(beside) if beside.is_file() else value["experiment"])[0]
     if data is None and any(DATA in text for text in _texts(value)):
-        raise AndreaError(
-            f"{path} speaks of {DATA}, the folder of its text", "name it: andrea trial TRIAL --data FOLDER"
-        )
+        raise AndreaError(f"{path} speaks of {DATA}, the folder of its text", "name it with --data FOLDER")
     trial: Trial = structure(_replaced(value, DATA, str(data)), Trial, str(path))
     return trial
+
+
+def find_trial(name: str) -> Path:
+    """Return the path of a trial file, or of one that comes with the package, by its name."""
+    bundled = experiments_folder() / "trials"
+    path = bundled / f"{name}.json" if "/" not in name and (bundled / f"{name}.json").is_file() else Path(name)
+    if not path.is_file():
+        known = sorted(one.stem for one in bundled.glob("*.json"))
+        raise AndreaError(
+            f"there is no trial or file {name!r}",
+            did_you_mean(name, known) or f"bundled trials: {', '.join(known)}; or give the path of a JSON file",
+        )
+    return path
 
 
 def jobs_of(trial: Trial, where: str, folder: Path) -> list[Job]:
@@ -186,9 +201,8 @@ def jobs_of(trial: Trial, where: str, folder: Path) -> list[Job]:
     AndreaError
         On an arm that is no experiment, that waits for itself, or whose run in the folder was another.
     """
-    base = _base(trial, where)
     order = _in_order(trial.arms)
-    jobs = [_job(trial, arm, seed, base, f"{where}: arm {arm}", folder) for seed in trial.seeds for arm in order]
+    jobs = [_job(trial, arm, seed, f"{where}: arm {arm}", folder) for seed in trial.seeds for arm in order]
     for job in jobs:
         _refuse_another(job)
     return jobs
@@ -203,15 +217,7 @@ def write_trial(folder: Path, trial_file: Path, jobs: Sequence[Job]) -> None:
         write_whole(job.path, _text(job.experiment))
 
 
-def _base(trial: Trial, where: str) -> dict[str, Any]:
-    if isinstance(trial.experiment, str):
-        return read_experiment(trial.experiment)[0]
-    if not isinstance(trial.experiment, dict):
-        raise AndreaError(f"{where}: experiment is {trial.experiment!r}", "the name of an experiment, or an object")
-    return trial.experiment
-
-
-def _job(trial: Trial, name: str, seed: int, base: Mapping[str, Any], where: str, folder: Path) -> Job:
+def _job(trial: Trial, name: str, seed: int, where: str, folder: Path) -> Job:
     arm = trial.arms[name]
     waits_for: list[str] = []
 
@@ -220,7 +226,9 @@ def _job(trial: Trial, name: str, seed: int, base: Mapping[str, Any], where: str
         return str(folder / "runs" / waits_for[-1])
 
     try:
-        value = _changed(base, Arm(_mapped(arm.plugins, lambda text: RUN_OF.sub(place, text)), arm.without, arm.set))
+        value = _changed(
+            trial.experiment, Arm(_mapped(arm.plugins, lambda text: RUN_OF.sub(place, text)), arm.without, arm.set)
+        )
     except AndreaError as error:
         raise AndreaError(f"{where}: {error.message}", error.hint) from None
     value["seed"] = seed
