@@ -99,6 +99,8 @@ __device__ __forceinline__ void find_tile(int m, int n, int& row, int& column) {
 // registers.
 
 constexpr int DEPTH = 8, THREADS = 256, WIDTH = 128 + 4;
+// Two blocks a multiprocessor leave 128 registers a thread: enough, but not for the compiler of CUDA 12 on sm_90.
+constexpr int RESIDENT = __CUDACC_VER_MAJOR__ < 13 ? 1 : 2;
 constexpr int LOADS = 128 * DEPTH / 4 / THREADS;
 
 // Four neighbours in memory of a matrix stored [rows, columns]; zeros beyond.
@@ -207,7 +209,7 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, const O
 // [k][mn] tiles rows of 128 elements.
 #include "mma.cuh"
 
-constexpr int THREADS = 128;
+constexpr int THREADS = 128, RESIDENT = 2;
 constexpr int STAGES = HAS_ASYNC ? 3 : 2;  // sm_75 has 64 KB for a block, every later card at least 99 KB
 constexpr int DEPTH = 128 / sizeof(storage);  // of k in a stage
 constexpr int TILE_BYTES = 128 * 128;
@@ -330,7 +332,7 @@ __device__ __forceinline__ void multiply(const storage* a, const storage* b, con
 // grid (tiles of D, splits of k); k_part elements of k go to a split.
 
 #define GEMM(NAME, A_K_FIRST, B_K_FIRST)                                                                               \
-  extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                             \
+  extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)                                                      \
   NAME(const storage* __restrict__ a, const storage* __restrict__ b, void* d, storage* aux, float* parts, int m, int n, \
        int k, int k_part, int64 lda, int64 ldb, int64 ldd, int wide, int accumulate, int epilogue) {                    \
     Output out = {d, aux, parts, ldd, m, n, wide, accumulate, epilogue};                                               \
