@@ -25,6 +25,7 @@ from andrea import hookimpl, plugin
 from andrea.engine import StepResult
 from andrea.engine.schedule import learning_rate
 from andrea.plugins.reward.probe import Probe
+from andrea.plugins.reward.slope import Slope
 from andrea.registry import find, make
 from andrea.rng import Draws
 from andrea.testing import run_steps
@@ -170,20 +171,24 @@ def test_tiny_source(plugins, low, high):
     assert low <= share(chosen, "t") <= high
 
 
-@plugin
-class Denser(Probe):
-    """reward.probe under a tokenizer that needs twice the tokens for a byte of source x."""
+def denser(reward):
+    """Return a reward under a tokenizer that needs twice the tokens for a byte of source x."""
 
-    @hookimpl
-    def on_evaluation(self, evaluation, run):
-        bits = {name: value * (2 if name == "x" else 1) for name, value in evaluation.bits_per_byte.items()}
-        super().on_evaluation(evaluation=evolve(evaluation, bits_per_byte=bits), run=run)
+    @plugin
+    class Denser(reward):
+        @hookimpl
+        def on_evaluation(self, evaluation, run):
+            bits = {name: value * (2 if name == "x" else 1) for name, value in evaluation.bits_per_byte.items()}
+            super().on_evaluation(evaluation=evolve(evaluation, bits_per_byte=bits), run=run)
+
+    return Denser()
 
 
 @pytest.mark.parametrize(
     ("reward", "fair"),
     [
-        (("reward.probe", lambda: Denser()), True),
+        (("reward.probe", lambda: denser(Probe)), True),
+        (("reward.slope", lambda: denser(Slope)), True),
         (("reward.normalised", dict), True),
         (("reward.probe", lambda: {"unit": "nats"}), False),
         (("reward.ema_drop", dict), False),

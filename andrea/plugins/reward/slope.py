@@ -7,10 +7,11 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from andrea import Pull, Run, StepRecord, hookimpl, option, plugin, state
+from andrea import AndreaError, Evaluation, Pull, Run, StepRecord, hookimpl, option, plugin, state
 
 Floats = npt.NDArray[np.float64]
 EXPONENTS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+UNITS = ("bits_per_byte", "nats")
 SPACING = 1.15  # each point of a curve lies at this many times the pulls of the one before it
 FEWEST = 6  # points from which on three parameters are fitted
 
@@ -25,6 +26,9 @@ class Slope:
     0.1, 0.2, ..., 1 and the best is taken. Before there are six points, the reward is the mean drop per pull since the
     first point, at least 0.
 
+    In the unit bits_per_byte slopes count by the source's tokens per byte, known from the first evaluation on, as those
+    of reward.probe do.
+
     The curve is a light form of adaptive data optimization, which fits exp(e) + exp(a) n^-alpha to each domain and
     prefers alpha (L - exp(e)) / n; its prior, credit and damping are matters of the weights and the sampler here.
 
@@ -33,18 +37,23 @@ class Slope:
     Jiang, Zhou, Feng, Malladi, Kolter (2024), "Adaptive data optimization", arXiv 2410.11820.
     """
 
-    scale: float = option(1000.0, help="reward of a slope of one nat per token and pull")
+    scale: float = option(1000.0, help="reward of a slope of one nat per (average) token and pull")
+    unit: str = option("bits_per_byte", help="in which slopes of different sources are equal: bits_per_byte or nats")
     pulls: npt.NDArray[np.int64] = state()
     sums: Floats = state()
     summed: npt.NDArray[np.int64] = state()
     places: list[list[float]] = state(factory=list)
     losses: list[list[float]] = state(factory=list)
     curves: Floats = state()
+    densities: Floats = state()
 
     @hookimpl
     def on_start(self, run: Run) -> None:
         """Begin without curves; a row (A, b) of A = 0 stands for none."""
+        if self.unit not in UNITS:
+            raise AndreaError(f"reward.slope.unit is {self.unit!r}", f"one of {', '.join(UNITS)}")
         count = len(run.sources)
+        self.densities = np.ones(count)
         self.pulls, self.summed = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
         self.sums, self.curves = np.zeros(count), np.zeros((count, 2))
         self.places, self.losses = [[] for _ in range(count)], [[] for _ in range(count)]
@@ -60,7 +69,7 @@ class Slope:
             slope = (self.losses[k][0] - self.losses[k][-1]) / (self.places[k][-1] - self.places[k][0])
         else:
             slope = 0.0
-        return {"slope": float(max(slope, 0.0) * self.scale)}
+        return {"slope": float(max(slope, 0.0) * self.scale * self.densities[k])}
 
     @hookimpl
     def on_step(self, record: StepRecord) -> None:
@@ -70,6 +79,13 @@ class Slope:
         for pull in record.pulls:
             if math.isfinite(pull.loss):
                 self._take(pull.source, pull.loss)
+
+    @hookimpl
+    def on_evaluation(self, evaluation: Evaluation, run: Run) -> None:
+        """Learn how many tokens each source needs for a byte, relative to the mean of all."""
+        if self.unit == "bits_per_byte":
+            ratios = np.array([evaluation.bits_per_byte[name] / evaluation.loss[name] for name in run.sources])
+            self.densities = ratios / ratios.mean() if np.isfinite(ratios).all() else np.ones(len(ratios))
 
     def _take(self, source: int, loss: float) -> None:
         self.pulls[source] += 1

@@ -172,7 +172,8 @@ def test_probes_are_measured_by_the_loop(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [(Probe, {"unit": "bits"}), (ProbeAll, {"unit": "bits"}), (ProbeAll, {"probed": -1})]
+    ("kind", "options"),
+    [(Probe, {"unit": "bits"}), (ProbeAll, {"unit": "bits"}), (Slope, {"unit": "bits"}), (ProbeAll, {"probed": -1})],
 )
 def test_probes_refuse_what_does_not_exist(make_reward, kind, options):
     """The error names the option."""
@@ -222,6 +223,16 @@ def test_few_pulls_pay_the_mean_drop_so_far(make_reward, play):
     """The first point has nothing to compare with; after 5 and 4 the slope is 1 nat a pull, and a rise is worth 0."""
     plugin = make_reward(Slope)
     assert [play(plugin, (0, loss), step=step)[0] for step, loss in enumerate((5.0, 4.0, 9.0, 9.0))] == [0, 0, 1000, 0]
+
+
+def test_slopes_count_by_the_text_behind_a_token(make_reward, make_run, play):
+    """Source b needs thrice the tokens of the others for a byte: from the evaluation on its slope counts double."""
+    for unit, expected in (("bits_per_byte", [2000.0]), ("nats", [1000.0])):
+        plugin = make_reward(Slope, unit=unit)
+        play(plugin, (1, 5.0), (1, 4.0))
+        bits = {"a": 1.0, "b": 3.0, "c": 1.0, "d": 1.0}
+        plugin.on_evaluation(evaluation=Evaluation(2, dict.fromkeys(NAMES, 2.0), bits), run=make_run())
+        assert play(plugin, (1, 9.0), step=1) == expected
 
 
 def test_slope_ignores_what_is_not_finite_and_what_was_skipped(make_reward, play):
