@@ -24,7 +24,7 @@ from andrea.errors import AndreaError
 from andrea.sources import reading
 from andrea.types import Tokenizer
 
-PREPARE_AGAIN = "delete it and prepare the data again: andrea prepare EXPERIMENT"
+PREPARE_AGAIN = "prepare the data again, which replaces it: andrea prepare EXPERIMENT"
 MAGIC = b"\x93BTOK\r\n\x1a"
 VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQQII64s32s")  # magic .. digest of the body, see docs/formats.md
@@ -128,7 +128,10 @@ class TokenFile:
 
 def _parse(path: Path, header: bytes) -> tuple[Any, ...]:
     if not header.startswith(MAGIC[: len(header)]):
-        raise AndreaError(f"{path} is not a token file: it begins with {header[:8]!r}", "give a .btok file")
+        raise AndreaError(
+            f"{path} is not a token file: it begins with {header[:8]!r}",
+            f"give a .btok file; if it was one, {PREPARE_AGAIN}",
+        )
     if len(header) < _HEADER_BYTES:
         raise AndreaError(f"{path} is cut short: {len(header)} bytes, not even a whole header", PREPARE_AGAIN)
     fields = _HEADER.unpack(header[: _HEADER.size])

@@ -1,12 +1,14 @@
 """The second stage: documents become token files.
 
 `prepare` takes the sources of an experiment to token files in a cache where a file's name is the digest of all that
-decides its content. So nothing in the cache is ever rewritten, an interrupted preparation goes on where it was, and two
-experiments share what they have in common. `survey` only reads and filters.
+decides its content. So what is whole is never rewritten, what is damaged can be made again under its name, an
+interrupted preparation goes on where it was, and two experiments share what they have in common. `survey` only reads
+and filters.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
@@ -26,6 +28,7 @@ from attrs import field, frozen
 
 from andrea.errors import AndreaError
 from andrea.filters import IdentifyDocument, KeepDocument, Report, no_keys
+from andrea.seal import is_whole, seal, unseal
 from andrea.sources import reading
 from andrea.split import group_hash, held_out_mask, is_held_out
 from andrea.store import Asks, Chunk, Place, Store, find_duplicates, read_documents
@@ -255,7 +258,7 @@ def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest]
     Raises
     ------
     AndreaError
-        When a part of it is gone or is not what it was.
+        When a part of it is gone or is not what it was: every file is read once to tell.
     """
     path = cache / "prepared" / f"{sha256}.json"
     if not path.exists():
@@ -263,14 +266,11 @@ def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest]
             f"the prepared data {sha256[:16]} is not in {cache}",
             "prepare it again, from the same sources it will be the same: andrea prepare EXPERIMENT",
         )
-    with reading(path):
-        record = json.loads(path.read_bytes())
-    if digest_of(record) != sha256:
-        raise AndreaError(f"{path} is damaged: it does not have the digest that is its name", PREPARE_AGAIN)
+    record = _read_record(path)
     folder, words = cache / "tokenizers" / record["tokenizer"]["folder"], cache / "words" / record["words"]
     for part in (folder, words):
-        if not part.exists():
-            raise AndreaError(f"{part} is gone", "prepare the data again: andrea prepare EXPERIMENT")
+        if not is_whole(part):
+            raise AndreaError(f"{part} is {'damaged' if part.exists() else 'gone'}", PREPARE_AGAIN)
     tokenizer = make_tokenizer(TokenizerRequest(_no_sample, saved=folder))
     if tokenizer.fingerprint != record["tokenizer"]["fingerprint"]:
         raise AndreaError(
@@ -280,6 +280,18 @@ def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest]
         )
     sources = tuple(_reopen_source(cache, manifest) for manifest in record["sources"])
     return Prepared(tokenizer, folder, sources, words, sha256)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    with reading(path):
+        data = path.read_bytes()
+    try:
+        record: dict[str, Any] = json.loads(data)
+    except ValueError:  # no JSON, or not even text
+        record = {}
+    if digest_of(record) != path.stem:
+        raise AndreaError(f"{path} is damaged: it does not have the digest that is its name", PREPARE_AGAIN)
+    return record
 
 
 def _no_sample(limit: int) -> Iterator[bytes]:
@@ -292,6 +304,7 @@ def _reopen_source(cache: Path, manifest: Mapping[str, Any]) -> PreparedSource:
         file = TokenFile.open(cache / "tokens" / manifest[side]["file"], manifest["tokenizer"])
         if file.sha256 != manifest[side]["sha256"]:
             raise AndreaError(f"{file.path} is not what it was: its digest is another one", PREPARE_AGAIN)
+        file.verify()
         paths.append(file.path)
     return PreparedSource(manifest["source"], paths[0], paths[1], manifest)
 
@@ -385,7 +398,7 @@ def _obtain_tokenizer(stores: Sequence[Store], task: _Task) -> tuple[Tokenizer, 
     folder = task.place("tokenizers", digest_of([task.tokenizer_key, task.share, texts])[:32])
     sample = functools.partial(_sample, stores, task.mix)
     trained = None
-    if not folder.is_dir():
+    if not is_whole(folder):
         task.tick("training the tokenizer", 0, 1)
         trained = task.asks.make_tokenizer(TokenizerRequest(sample))
         _publish_tokenizer(trained, folder)
@@ -393,6 +406,7 @@ def _obtain_tokenizer(stores: Sequence[Store], task: _Task) -> tuple[Tokenizer, 
     tokenizer = task.asks.make_tokenizer(TokenizerRequest(sample, saved=folder))
     if trained is not None and trained.fingerprint != tokenizer.fingerprint:
         shutil.rmtree(folder)
+        unseal(folder)
         raise ValueError("the tokenizer that was saved and loaded is not the one that was trained")
     return tokenizer, folder
 
@@ -406,13 +420,16 @@ def _publish_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
             with path.open("rb+") as file:
                 os.fsync(file.fileno())
     sync_folder(partial)
+    seal(folder, partial)
+    if folder.exists():  # damaged, else it would have been used
+        shutil.rmtree(folder)
     partial.rename(folder)
     sync_folder(folder.parent)
 
 
 def _begin_counting(stores: Sequence[Store], workers: Workers, task: _Task) -> list[Callable[[], list[Path]]]:
     """Let the words of each source be counted, beside the training of the tokenizer if there are processes."""
-    if _words_path(stores, task).exists():
+    if is_whole(_words_path(stores, task)):
         return []
     return [workers.submit(_count_words, store.place, list(store.chunks(store.train))) for store in stores]
 
@@ -433,7 +450,7 @@ def _words_path(stores: Sequence[Store], task: _Task) -> Path:
 
 def _write_words(stores: Sequence[Store], counted: Sequence[Callable[[], list[Path]]], task: _Task) -> Path:
     path, runs = _words_path(stores, task), []
-    if path.exists():
+    if not counted:
         return path
     for number, (store, count) in enumerate(zip(stores, counted, strict=True)):
         task.tick(f"counting words of {store.spec.name}", number, len(stores))
@@ -441,6 +458,8 @@ def _write_words(stores: Sequence[Store], counted: Sequence[Callable[[], list[Pa
     task.tick("counting words", len(stores), len(stores))
     with partial_name(path).open("wb") as file:
         file.writelines(word.encode() for word in merge_runs(runs))
+        file.flush()
+        seal(path, partial_name(path))
         publish(file, path)
     return path
 
@@ -448,10 +467,10 @@ def _write_words(stores: Sequence[Store], counted: Sequence[Callable[[], list[Pa
 def _encode_all(
     stores: Sequence[Store], tokenizer: Tokenizer, saved: Path, workers: Workers, task: _Task
 ) -> tuple[PreparedSource, ...]:
-    """Encode every side of every source that has no file yet, in pieces, each file in its order."""
+    """Encode every side of every source that has no whole file yet, in pieces, each file in its order."""
     sides = [(store, side, documents) for store in stores for side, documents in store.sides()]
     paths = [_token_path(store, side, tokenizer, task) for store, side, _ in sides]
-    missing = [(*one, path) for one, path in zip(sides, paths, strict=True) if not path.exists()]
+    missing = [(*one, path) for one, path in zip(sides, paths, strict=True) if not _is_encoded(path, tokenizer, task)]
     pieces = (chunk for store, _, documents, _ in missing for chunk in store.chunks(documents))
     encoded = workers.map(functools.partial(_encode_chunk, saved=saved), pieces)
     lengths = bytes_of_tokens(tokenizer)
@@ -473,6 +492,18 @@ def _encode_all(
 def _token_path(store: Store, side: str, tokenizer: Tokenizer, task: _Task) -> Path:
     key = digest_of([VERSION, store.sha256, tokenizer.fingerprint, task.share])[:32]
     return task.place("tokens", f"{key}.{side}.btok")
+
+
+def _is_encoded(path: Path, tokenizer: Tokenizer, task: _Task) -> bool:
+    """Say whether a side has its token file, and every byte of it is what was written."""
+    if not path.exists():
+        return False
+    task.tick("verifying token files", 0)
+    try:
+        TokenFile.open(path, tokenizer.fingerprint).verify()
+    except AndreaError:
+        return False
+    return True
 
 
 def _encode_chunk(asks: Asks, chunk: Chunk, saved: Path) -> tuple[npt.NDArray[Any], list[int], int]:
@@ -520,8 +551,9 @@ def _record(
     }
     sha256 = digest_of(record)
     path = task.place("prepared", f"{sha256}.json")
-    if not path.exists():
-        write_whole(path, json.dumps(record, indent=1, sort_keys=True).encode() + b"\n")
+    data = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
+    if not path.exists() or path.read_bytes() != data:
+        write_whole(path, data)
     return Prepared(tokenizer, folder, sources, words, sha256)
 
 
@@ -536,9 +568,11 @@ def _writing(cache: Path) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or cache
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise AndreaError(
             f"cannot write prepared data at {place}: {error.strerror or error}",
-            "make room or choose another folder; what was finished is kept, and the same command goes on from there",
+            ("make room, or" if full else f"prepared data belongs in {cache};")
+            + " name another folder: ANDREA_CACHE=FOLDER; what was finished is kept, and the same command goes on",
         ) from error
 
 

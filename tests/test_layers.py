@@ -38,8 +38,10 @@ RULES = {
     "andrea.workers": BASE,
     "andrea.store": (*BASE, "andrea.sources", "andrea.filters", "andrea.split"),
     "andrea.tokenfile": (*BASE, "andrea.sources"),
+    "andrea.seal": (*BASE, "andrea.tokenfile"),
     "andrea.tokens": (
         *BASE,
+        "andrea.seal",
         "andrea.sources",
         "andrea.filters",
         "andrea.split",
@@ -50,7 +52,13 @@ RULES = {
     ),
     "andrea.batches": (*BASE, "andrea.tokenfile", "andrea.tokens"),
     "andrea.plugins": (),
-    "andrea.plugins.*": ("andrea", "andrea.sources", "andrea.rows", "andrea.conversations", "andrea.plugins.*"),  # and see below: only their own modules
+    "andrea.plugins.*": (
+        "andrea",
+        "andrea.sources",
+        "andrea.rows",
+        "andrea.conversations",
+        "andrea.plugins.*",
+    ),  # and see below: only their own modules
 }
 
 # The loop is handed its engine and its plugins; what it imports of these are the protocol and the types.

@@ -571,6 +571,52 @@ def test_reopen_names_what_is_gone(tmp_path, part):
     reopen(tmp_path, prepared.sha256, Common.make)
 
 
+DAMAGED = ["prepared/*.json", "tokens/*.train.btok", "words/*.txt", "tokenizers/*/word"]
+
+
+@pytest.mark.parametrize("part", DAMAGED)
+@pytest.mark.parametrize("damage", ["cut", "flip", "no text"])
+def test_damage_is_noticed_and_mended(tmp_path, part, damage):
+    """A part that is cut or changed is refused by `reopen`, and the next preparation makes it again as it was."""
+    prepared = do(tmp_path)
+    before = content(tmp_path)
+    path = next(iter(sorted(tmp_path.glob(part))))
+    data = path.read_bytes()
+    last = data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
+    path.write_bytes({"cut": data[: len(data) // 2], "flip": last, "no text": b"\xff\xfe"}[damage])
+    with pytest.raises(AndreaError, match=r"damaged|cut short|not a token file") as caught:
+        reopen(tmp_path, prepared.sha256, Common.make)
+    assert "andrea prepare" in caught.value.hint
+    assert do(tmp_path).sha256 == prepared.sha256
+    assert content(tmp_path) == before
+    reopen(tmp_path, prepared.sha256, Common.make)
+
+
+@pytest.mark.parametrize("part", ["words/*.txt.sha256", "tokenizers/*.sha256"])
+def test_a_part_without_its_seal_is_made_again(tmp_path, part):
+    """What cannot be told to be whole is not trusted."""
+    prepared = do(tmp_path)
+    before = content(tmp_path)
+    next(iter(tmp_path.glob(part))).unlink()
+    with pytest.raises(AndreaError, match="is damaged"):
+        reopen(tmp_path, prepared.sha256, Common.make)
+    do(tmp_path)
+    assert content(tmp_path) == before
+
+
+def test_what_is_whole_is_not_made_again(tmp_path):
+    """A second preparation trains no tokenizer and writes no file anew."""
+    do(tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")}
+
+    def make(request):
+        assert request.saved is not None
+        return Common.make(request)
+
+    do(tmp_path, make_tokenizer=make)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*")} == times
+
+
 def test_reopen_notices_other_content(tmp_path):
     """A whole token file with other content under the recorded name is noticed."""
     prepared = do(tmp_path)
@@ -642,12 +688,22 @@ def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(AndreaError, match="No space left"):
+    with pytest.raises(AndreaError, match="No space left") as caught:
         do(tmp_path, make_tokenizer=lambda request: Common(b"the"))
+    assert "make room" in caught.value.hint
     monkeypatch.undo()
     do(tmp_path)
     do(tmp_path / "other")
     assert {k: v for k, v in content(tmp_path).items() if not k.startswith("other/")} == content(tmp_path / "other")
+
+
+def test_a_cache_that_cannot_be_a_folder(tmp_path):
+    """A file where the cache belongs is no lack of room: the error says what it is and which variable names another."""
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(AndreaError, match=r"cache: File exists") as caught:
+        do(tmp_path / "cache")
+    assert "make room" not in caught.value.hint
+    assert "ANDREA_CACHE" in caught.value.hint
 
 
 def test_a_tokenizer_that_does_not_load_as_saved(tmp_path):
