@@ -42,7 +42,7 @@ def trial(
         if stopped_by := queue.work():
             raise typer.Exit(exit_code(stopped_by))
         failed = queue.failed
-    table = by_arm(asked, read_results(jobs))
+    table = by_arm(asked, read_results(jobs, print_line))
     if not table:
         raise AndreaError(f"no run of {folder} is done", "andrea trial TRIAL without --report makes them")
     summaries = summarise(asked, table)

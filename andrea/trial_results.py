@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from andrea.errors import AndreaError
 from andrea.journal import read_journal
 from andrea.student_t import interval
 from andrea.trial import TEST, Job, Trial
@@ -95,18 +94,25 @@ def mean_of(values: Mapping[str, float]) -> float:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_results(jobs: Sequence[Job]) -> list[Result]:
-    """Return the results of all jobs that are done."""
-    return [read_result(job) for job in jobs if job.done]
+def read_results(jobs: Sequence[Job], say: Callable[[str], None]) -> list[Result]:
+    """Return the results of all jobs that are done; one that ended before its first evaluation is only spoken of."""
+    results = []
+    for job in jobs:
+        result = read_result(job) if job.done else None
+        if result is not None:
+            results.append(result)
+        elif job.done:
+            say(f"{job.name} ended before it was evaluated once, so it is in no table; {job.folder} says why")
+    return results
 
 
-def read_result(job: Job) -> Result:
-    """Read one finished run."""
+def read_result(job: Job) -> Result | None:
+    """Read one finished run; None when it was never evaluated."""
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in read_journal(job.folder / "journal.jsonl"):
         lines[line["kind"]].append(line)
     if not lines["evaluation"]:
-        raise AndreaError(f"{job.folder} ended before it was evaluated once", "leave the arm out, or look at its log")
+        return None
     name = json.loads((job.folder / "config.json").read_bytes())["name"]
     data = json.loads((job.folder / f"{name}.state.json").read_bytes())["data"]
     last, reasons = lines["evaluation"][-1], lines["stop"][-1]["reasons"]

@@ -214,6 +214,7 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(andrea, value, write, s
     arms = {
         "uniform": {},
         "broken": {"set": {"sources": [{"name": "one", "reader": "source.text", "options": {"path": "nowhere"}}]}},
+        "ruined": {"plugins": {"stop.max_steps": {"steps": 5}}},
         "waiting": {"plugins": {"bandit.replay": {"path": "{run:broken}"}}},
         "replay": {"plugins": {"bandit.replay": {"path": "{run:uniform}", "order": "reversed"}}},
     }
@@ -221,8 +222,9 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(andrea, value, write, s
     trial = write(arms=arms, seeds=[3], test_rows=2, experiment=experiment)
     ended_with = andrea("trial", trial, "--data", shared_folder, *CPU)
     assert ended_with.code == 1
-    assert "2 of 4 runs are not done: broken.3, waiting.3" in ended_with.err
+    assert "2 of 5 runs are not done: broken.3, waiting.3" in ended_with.err
     assert "nowhere" in ended_with.err
+    assert "ruined.3 ended before it was evaluated once" in ended_with.err
     assert ended_with.out.splitlines()[0].split()[:3] == ["arm", "seeds", "mean"]
     test = json.loads((workplace / "trials" / "small" / "runs" / "replay.3" / "test.json").read_text())
     assert test["step"] == 30
