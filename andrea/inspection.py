@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from andrea.config import from_json, read_json
 from andrea.errors import AndreaError
 from andrea.loop import Hooks
 from andrea.registry import Chosen, available, create, register
+from andrea.sources import read_source
 from andrea.tokenfile import TokenFile
-from andrea.types import TokenizerRequest
+from andrea.types import SourceSpec, TokenizerRequest
 
 
 def inspect_path(path: Path) -> dict[str, Any]:
@@ -108,8 +110,22 @@ def _tokens(path: Path) -> dict[str, Any]:
     }
 
 
+def _unread(sources: Sequence[SourceSpec], hooks: Hooks) -> list[str]:
+    """Return what is wrong with sources of which not even a first document can be read, input by input."""
+    problems = []
+    for part in (part for spec in sources for part in spec.parts):
+        try:
+            next(read_source(part, hooks.open_source))
+        except AndreaError as error:
+            problems.append(str(error))
+    return problems
+
+
 def examine(experiment: str | None) -> dict[str, Any]:
-    """Return what this machine can do, and every problem that would keep an experiment from starting."""
+    """Return what this machine can do, and every problem that would keep an experiment from starting.
+
+    Of each source the first document is read.
+    """
     from andrea import __version__
     from andrea.assembly import Request, cache_folder, plan
     from andrea.engine.device import find_cards, missing_compiler
@@ -117,7 +133,9 @@ def examine(experiment: str | None) -> dict[str, Any]:
     cards, reason = find_cards()
     problems: list[str] = []
     try:
-        create(plan(Request(experiment=experiment), lambda line: None).chosen)
+        planned = plan(Request(experiment=experiment), lambda line: None)
+        hooks = Hooks(register(create(planned.chosen)))
+        problems += _unread(planned.config.sources, hooks)
     except AndreaError as error:
         problems.append(str(error))
     cache = cache_folder()

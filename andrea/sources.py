@@ -47,7 +47,19 @@ def read_source(spec: SourceSpec, open_source: Callable[[SourceSpec], Iterable[D
         When the reader gives nothing, or something that is not a document.
     """
     for part in spec.parts:
-        yield from _read_part(part, open_source)
+        with naming(spec.name):
+            yield from _read_part(part, open_source)
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """Put the name of a source before what an error of the user's says, unless it stands there already."""
+    try:
+        yield
+    except AndreaError as error:
+        if error.message.startswith(f"source {source}: "):
+            raise
+        raise AndreaError(f"source {source}: {error.message}", error.hint) from error
 
 
 def _read_part(spec: SourceSpec, open_source: Callable[[SourceSpec], Iterable[Document] | None]) -> Iterator[Document]:
@@ -120,6 +132,8 @@ def read_options(spec: SourceSpec, options: type[Options]) -> Options:
         if name not in fields:
             hint = " ".join(part for part in (did_you_mean(name, fields), listing) if part)
             raise AndreaError(f"source {spec.name}: {spec.reader} has no option {name!r}", hint)
+        if name in ("path", "dataset") and ("" in value if isinstance(value, (list, tuple)) else value == ""):
+            raise AndreaError(f"source {spec.name}: {spec.reader}.{name} is empty", 'for this folder say "."')
         if not _fits(value, fields[name].type):
             wanted = _type_name(fields[name].type)
             raise AndreaError(f"source {spec.name}: {spec.reader}.{name} is {value!r}, not {wanted}", listing)
@@ -196,6 +210,8 @@ def find_files(
     """
     found: list[tuple[Path, str]] = []
     for text in [paths] if isinstance(paths, str) else paths:
+        if not text:
+            raise AndreaError("a path is empty", 'for this folder say "."')
         root = Path(text).expanduser()
         with reading(root):
             if root.is_dir():
@@ -242,8 +258,10 @@ def _missing(path: Path) -> AndreaError:
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
     inside = sorted(entry.name for entry in existing.iterdir()) if existing.is_dir() else []
-    close = nearest(path.name, inside) or inside[:5]
-    return AndreaError(f"{path} does not exist", f"{existing.resolve()} holds: {', '.join(close) or 'nothing'}")
+    if close := nearest(path.name, inside):
+        return AndreaError(f"{path} does not exist", f"did you mean {' or '.join(close)}, in {existing.resolve()}?")
+    some = [*inside[:5], *(["..."] if len(inside) > 5 else [])]
+    return AndreaError(f"{path} does not exist", f"{existing.resolve()} holds: {', '.join(some) or 'nothing'}")
 
 
 @contextmanager

@@ -110,3 +110,18 @@ def test_every_problem_of_an_experiment(workplace):
 
     assert len(value["problems"]) == 1
     assert "did you mean quickstart?" in value["problems"][0]
+
+
+def test_every_source_that_cannot_be_read(experiment, workplace):
+    """Sources are opened: each that has nothing to read is a problem with its name."""
+    value = json.loads(Path(experiment).read_text(encoding="utf-8"))
+    for number, source in enumerate(value["sources"]):
+        source.pop("inputs", None)
+        source["reader"], source["options"] = "source.text", {"path": f"nowhere/{number}.txt"}
+    Path(experiment).write_text(json.dumps(value), encoding="utf-8")
+
+    problems = examine(experiment)["problems"]
+
+    assert len(problems) == 2
+    for name, number, problem in zip(("one", "two"), (0, 1), problems, strict=True):
+        assert problem.startswith(f"source {name}: nowhere/{number}.txt does not exist")

@@ -164,7 +164,7 @@ def test_a_missing_path_names_its_neighbours(tree, path):
     """A path that does not exist is named with what its folder holds."""
     with pytest.raises(AndreaError, match="does not exist") as caught:
         find_files(str(tree / path))
-    assert "holds: " in caught.value.hint
+    assert "holds: " in caught.value.hint or caught.value.hint.startswith("did you mean z.txt, in ")
     if path == "a/zz.txt":
         assert "z.txt" in caught.value.hint
 
@@ -333,3 +333,39 @@ def test_pieces_end_at_paragraphs():
     assert list(cut_text(["a" * 25], 0)) == ["a" * 25]
     with pytest.raises(AndreaError, match="chunk is -1"):
         list(cut_text(["a"], -1))
+
+
+@pytest.mark.parametrize("path", ["", ["a", ""]])
+def test_an_empty_path_is_not_this_folder(path):
+    """Nothing is read in place of a path that was left empty, by options or by files."""
+    with pytest.raises(AndreaError, match=r"source s: source\.test\.path is empty") as caught:
+        read_options(SourceSpec("s", "source.test", {"path": path}), Wanted)
+    assert '"."' in caught.value.hint
+    with pytest.raises(AndreaError, match="a path is empty"):
+        find_files("")
+
+
+def test_an_error_within_a_reader_names_its_source(tmp_path):
+    """What the building blocks of a reader say comes with the name of the source, once."""
+
+    def read():
+        yield from (Document(piece, "a", "g") for piece in cut_text(["text"], -5))
+
+    with pytest.raises(AndreaError) as caught:
+        list(read_source(SPEC, lambda spec: Documents(read)))
+    assert caught.value.message == "source poems: chunk is -5"
+    with pytest.raises(AndreaError) as caught:
+        list(read_source(SPEC, lambda spec: None))
+    assert caught.value.message.count("source poems") == 1
+
+
+def test_a_missing_path_shows_what_is_there(tmp_path):
+    """Near names, else a few of all with dots behind if there are more."""
+    for name in ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(AndreaError) as caught:
+        find_files(str(tmp_path / "delt"))
+    assert caught.value.hint == f"did you mean delta, in {tmp_path.resolve()}?"
+    with pytest.raises(AndreaError) as caught:
+        find_files(str(tmp_path / "zulu"))
+    assert caught.value.hint == f"{tmp_path.resolve()} holds: alpha, bravo, charlie, delta, echo, ..."
