@@ -20,11 +20,20 @@ from cattrs.gen import make_dict_structure_fn, make_mapping_structure_fn
 
 from andrea.engine.model import ModelConfig
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
-from andrea.errors import AndreaError, did_you_mean
+from andrea.errors import AndreaError, did_you_mean, nearest
 from andrea.resources import experiments_folder
 from andrea.types import SourceSpec
 
 MOST_LEVELS = 100  # of nested lists and objects in a file or setting
+MOST_CHARACTERS = 100  # of a name: file systems end names at 255 bytes, and a file's has more than the run's
+
+
+def _refuse_below(config: Any, section: str, hint: str, **least: int) -> None:
+    """Refuse the first of the named numbers that is below its least value."""
+    for name, bound in least.items():
+        value = getattr(config, name)
+        if value < bound:
+            raise AndreaError(f"{section}.{name} is {value}; it must be at least {bound}", hint)
 
 
 @frozen
@@ -46,8 +55,7 @@ class BatchConfig:
     pulls_per_step: int = 1
 
     def __attrs_post_init__(self) -> None:
-        if min(self.batch_size, self.accumulation, self.pulls_per_step) < 1:
-            raise AndreaError("batch.batch_size, accumulation and pulls_per_step must be at least 1")
+        _refuse_below(self, "batch", "", batch_size=1, accumulation=1, pulls_per_step=1)
         if self.rows % self.pulls_per_step:
             raise AndreaError(
                 f"batch.pulls_per_step {self.pulls_per_step} does not divide the {self.rows} rows of a step",
@@ -84,15 +92,13 @@ class SamplingConfig:
     top_p: float = 0.95
 
     def __attrs_post_init__(self) -> None:
-        if self.sample_every < 0 or min(self.count, self.max_tokens) < 1 or not self.prompts:
-            raise AndreaError(
-                "sampling needs sample_every of at least 0, count and max_tokens of at least 1, and a prompt",
-                "to draw no samples: sampling.sample_every 0",
-            )
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
-            raise AndreaError(
-                f"sampling.temperature {self.temperature} must be at least 0 and sampling.top_p {self.top_p} in (0, 1]"
-            )
+        none = "to draw no samples: sampling.sample_every 0"
+        _refuse_below(self, "sampling", none, sample_every=0, count=1, max_tokens=1)
+        if not self.prompts:
+            raise AndreaError("sampling.prompts is empty", f'[""] begins documents of its own; {none}')
+        _refuse_below(self, "sampling", "0 takes the likeliest token, 1 draws as the model says", temperature=0)
+        if not 0 < self.top_p <= 1:
+            raise AndreaError(f"sampling.top_p is {self.top_p}; it must be above 0 and at most 1", "1 leaves none out")
 
 
 @frozen
@@ -103,11 +109,7 @@ class EvaluationConfig:
     rows: int = 64
 
     def __attrs_post_init__(self) -> None:
-        if self.eval_every < 0 or self.rows < 1:
-            raise AndreaError(
-                f"evaluation.eval_every is {self.eval_every} and evaluation.rows {self.rows}",
-                "eval_every must be at least 0 (0: never), rows at least 1",
-            )
+        _refuse_below(self, "evaluation", "to evaluate never: evaluation.eval_every 0", eval_every=0, rows=1)
 
 
 @frozen
@@ -119,13 +121,8 @@ class CheckpointConfig:
     keep_every: int = 0
 
     def __attrs_post_init__(self) -> None:
-        if self.keep < 1:
-            raise AndreaError(f"checkpoints.keep is {self.keep}; at least 1 must stay")
-        if self.every < 0 or self.keep_every < 0:
-            raise AndreaError(
-                f"checkpoints.every is {self.every} and checkpoints.keep_every {self.keep_every}",
-                "both count steps, from 0 (never) up",
-            )
+        _refuse_below(self, "checkpoints", "the last checkpoint must stay", keep=1)
+        _refuse_below(self, "checkpoints", "it counts steps; 0 is never", every=0, keep_every=0)
 
 
 @frozen
@@ -184,6 +181,9 @@ class RunConfig:
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise AndreaError(f"two sources are called {twice[0]!r}", "give every source a name of its own")
         for spec in self.sources:
+            _check_source_name(spec.name)
+            for part in spec.parts:
+                _refuse_no_reader(part)
             if bool(spec.reader) == bool(spec.inputs) or (spec.inputs and spec.options):
                 raise AndreaError(
                     f"source {spec.name!r} needs either a reader with its options, or inputs",
@@ -191,6 +191,31 @@ class RunConfig:
                 )
         if not self.name or not all(c.isalnum() or c in "-_." for c in self.name) or self.name.startswith("."):
             raise AndreaError(f"name {self.name!r} cannot be part of a file name", "use letters, digits, '-' and '_'")
+        if len(self.name) > MOST_CHARACTERS:
+            raise AndreaError(
+                f"name {self.name[:20]}... has {len(self.name)} characters", f"give at most {MOST_CHARACTERS}"
+            )
+
+
+def _check_source_name(name: str) -> None:
+    """Refuse what a journal, a table or a file name cannot hold."""
+    if not name.strip() or not name.isprintable() or set(name) & set("/\\") or len(name) > MOST_CHARACTERS:
+        raise AndreaError(
+            f"a source cannot be called {name[:MOST_CHARACTERS]!r}",
+            f"use 1 to {MOST_CHARACTERS} characters that can be printed, without '/' and '\\'",
+        )
+
+
+def _refuse_no_reader(spec: SourceSpec) -> None:
+    """Refuse a plugin of another kind; what is no plugin at all is said with its neighbours when plugins are chosen."""
+    if not spec.reader or spec.reader.startswith("source."):
+        return
+    from andrea.registry import available  # which needs this module
+
+    plugins = available()
+    if spec.reader in plugins:
+        readers = [name for name, entry in plugins.items() if entry.kind == "source"]
+        raise AndreaError(f"source {spec.name!r}: {spec.reader} is no reader", f"readers: {', '.join(readers)}")
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -225,14 +250,16 @@ def make_converter() -> cattrs.Converter:
 
         def take(value: Any, kind: Any) -> Any:
             if not isinstance(value, Mapping):
-                raise AndreaError(f"{json.dumps(value, default=repr)} is not an object with keys")
+                key = attrs.fields(cls)[0].name
+                raise _no_object(value, f'give keys in braces, as {{"{key}": ...}}')
             return inner(value, kind)
 
         return take
 
     def strict_list(value: Any, kind: Any) -> Any:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise AndreaError(f"{json.dumps(value, default=repr)} is not a list")
+            said = json.dumps(value, default=repr)
+            raise AndreaError(f"{said} is not a list", f"put it in brackets: [{said if len(said) < 60 else '...'}]")
         element = get_args(kind)[0]
         items: list[Any] = []
         errors: list[Exception] = []
@@ -251,7 +278,7 @@ def make_converter() -> cattrs.Converter:
 
         def take(value: Any, _: Any) -> Any:
             if not isinstance(value, Mapping):
-                raise AndreaError(f"{json.dumps(value, default=repr)} is not an object with keys")
+                raise _no_object(value, 'give keys in braces, as {"KEY": VALUE}, or {} for none')
             return inner(value, kind)
 
         return take
@@ -260,6 +287,10 @@ def make_converter() -> cattrs.Converter:
     converter.register_structure_hook_factory(_is_any(dict, Mapping), strict_mapping)
     converter.register_structure_hook_factory(attrs.has, strict_class)
     return converter
+
+
+def _no_object(value: Any, hint: str) -> AndreaError:
+    return AndreaError(f"{json.dumps(value, default=repr)} is not an object with keys", hint)
 
 
 def _is_any(*origins: Any) -> Callable[[Any], bool]:
@@ -298,11 +329,8 @@ def structure(value: Any, kind: Any, where: str) -> Any:
         raise AndreaError(f"{where}: {error.message}", error.hint) from None
     except Exception as error:
         faults = list(_faults(error, "", kind))
-        raise AndreaError("\n".join(f"{where}: {message}" for message, _ in faults), _first_hint(faults)) from None
-
-
-def _first_hint(faults: list[tuple[str, str]]) -> str:
-    return next((hint for _, hint in faults if hint), "")
+        hints = dict.fromkeys(hint for _, hint in faults if hint)
+        raise AndreaError("\n".join(f"{where}: {message}" for message, _ in faults), "\n".join(hints)) from None
 
 
 def _faults(error: BaseException, path: str, kind: Any) -> list[tuple[str, str]]:
@@ -310,7 +338,12 @@ def _faults(error: BaseException, path: str, kind: Any) -> list[tuple[str, str]]
     if isinstance(error, cattrs.errors.IterableValidationError | cattrs.errors.ClassValidationError):
         inner = getattr(error, "cl", None) or kind
         with_notes, without = error.group_exceptions()
-        found = [f for part, note in with_notes for f in _faults(part, _join(path, note), note.type)]
+        meant = {key for part in without for key in _meant(part)}
+        found = [
+            (message, "" if isinstance(part, KeyError) and part.args[0] in meant else hint)
+            for part, note in with_notes
+            for message, hint in _faults(part, _join(path, note), note.type)
+        ]
         return found + [f for part in without for f in _faults(part, path, inner)]
     if isinstance(error, cattrs.errors.ForbiddenExtraKeysError):
         known = [f.name for f in attrs.fields(error.cl)]
@@ -324,8 +357,17 @@ def _faults(error: BaseException, path: str, kind: Any) -> list[tuple[str, str]]
         place = f" in {section}" if section else ""
         return [(f"key {error.args[0]!r} is missing{place}", f"add {error.args[0]!r}{place}")]
     if isinstance(error, AndreaError):
-        return [(f"{path}: {error.message}" if path else error.message, error.hint)]
+        said = not path or error.message.startswith((f"{path}.", f"{path} "))  # the message names its place itself
+        return [(error.message if said else f"{path}: {error.message}", error.hint)]
     return [(f"{path or 'value'}: {error}", "")]
+
+
+def _meant(error: BaseException) -> list[str]:
+    """Return the keys that were probably meant by unknown ones, which so are misspelt rather than missing."""
+    if not isinstance(error, cattrs.errors.ForbiddenExtraKeysError):
+        return []
+    known = [f.name for f in attrs.fields(error.cl)]
+    return [close for key in error.extra_fields for close in nearest(key, known, 1)]
 
 
 def _join(path: str, note: Any) -> str:
@@ -338,7 +380,7 @@ def _join(path: str, note: Any) -> str:
 def read_json(path: Path) -> Any:
     """Return the JSON value of a file; malformed text is reported with line and column."""
     try:
-        return _parse(path.read_text(encoding="utf-8"))
+        return _parse(path.read_text(encoding="utf-8-sig"))  # some editors begin a file with a byte order mark
     except AndreaError as error:
         raise AndreaError(f"{path}: {error.message}", error.hint) from None
     except json.JSONDecodeError as error:
@@ -410,6 +452,13 @@ def read_experiment(name: str) -> tuple[dict[str, Any], str]:
     """
     bundled = experiments_folder() / f"{name}.json"
     path = bundled if "/" not in name and _is_file(bundled) else Path(name)
+    if name and _is_folder(path):
+        raise AndreaError(
+            f"{name} is a folder",
+            f"it holds a run, which goes on with: andrea run --resume --out {name}"
+            if (path / "config.json").is_file()
+            else f"give a JSON file in it, or a bundled experiment: {', '.join(experiment_names())}",
+        )
     if not _is_file(path):
         known = experiment_names()
         raise AndreaError(
@@ -430,6 +479,14 @@ def _is_file(path: Path) -> bool:
     except PermissionError:
         return True
     except OSError:  # a name that cannot be a file's
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    """Say whether there is a folder that can be seen."""
+    try:
+        return path.is_dir()
+    except OSError:
         return False
 
 
@@ -459,7 +516,12 @@ def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[s
     for depth, part in enumerate(path[:-1]):
         inner = inner.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise AndreaError(f"--set {key}: {'.'.join(path[: depth + 1])!r} has no keys of its own")
+            place = ".".join(path[: depth + 1])
+            hint = (
+                f"set all of it: --set '{place}=[...]'" if isinstance(inner, list) else f"set it: --set {place}=VALUE"
+            )
+            kind = "a list" if isinstance(inner, list) else f"{json.dumps(inner)[:40]}"
+            raise AndreaError(f"--set {key}: {place!r} is {kind} and has no keys of its own", hint)
     inner[path[-1]] = new
 
 

@@ -121,7 +121,7 @@ def test_an_unknown_experiment_is_answered_with_its_neighbours():
     assert all(name in caught.value.hint for name in experiment_names())
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "", ".", "no/such/file.json", "a\0b"])
+@pytest.mark.parametrize("name", ["x" * 5000, "", "no/such/file.json", "a\0b"])
 def test_a_name_that_cannot_be_a_file_is_an_unknown_experiment(name):
     """Names that no file can have are treated as every unknown name."""
     with pytest.raises(AndreaError, match="there is no experiment or file"):
@@ -252,19 +252,30 @@ def test_all_faults_are_reported_at_once(tiny):
     ("path", "wrong", "said"),
     [
         (["model", "n_head"], 3, "model.d_model 8 is not divisible by model.n_head 3"),
-        (["model", "n_layer"], 0, "model.n_layer is 0"),
+        (["model", "n_layer"], 0, "tiny.json: model.n_layer is 0"),
+        (["model", "d_model"], 10**9, "model.n_layer 1 and model.d_model 1000000000 make at least 12,000,000,016,"),
+        (["model", "n_layer"], 10**9, "a model has at most 2,147,483,647"),
+        (["model", "context"], 10**9, "model.context 1000000000"),
+        (["name"], "x" * 101, "has 101 characters"),
+        (["sources", 0, "name"], "", "a source cannot be called ''"),
+        (["sources", 0, "name"], " ", "a source cannot be called ' '"),
+        (["sources", 0, "name"], "a\nb", "a source cannot be called 'a\\nb'"),
+        (["sources", 0, "name"], "../a", "a source cannot be called '../a'"),
+        (["sources", 0, "name"], "x" * 101, "a source cannot be called 'xxx"),
+        (["sources", 0, "reader"], "bandit.ucb1", "source 'one': bandit.ucb1 is no reader"),
         (["sources"], [], "names no sources"),
         (["batch", "pulls_per_step"], 3, "pulls_per_step 3 does not divide the 4 rows"),
         (["batch", "batch_size"], 0, "must be at least 1"),
         (["name"], "../x", "cannot be part of a file name"),
         (["name"], "", "cannot be part of a file name"),
         (["name"], ".x", "cannot be part of a file name"),
-        (["checkpoints", "keep"], 0, "at least 1 must stay"),
-        (["checkpoints", "every"], -1, "checkpoints.every is -1"),
-        (["sampling", "count"], 0, "count and max_tokens of at least 1"),
-        (["sampling", "prompts"], [], "and a prompt"),
-        (["sampling", "top_p"], 0, "top_p 0"),
-        (["evaluation", "rows"], 0, "evaluation.rows 0"),
+        (["checkpoints", "keep"], 0, "checkpoints.keep is 0; it must be at least 1"),
+        (["checkpoints", "every"], -1, "checkpoints.every is -1; it must be at least 0"),
+        (["sampling", "count"], 0, "tiny.json: sampling.count is 0; it must be at least 1"),
+        (["sampling", "prompts"], [], "sampling.prompts is empty"),
+        (["sampling", "top_p"], 0, "sampling.top_p is 0"),
+        (["sampling", "temperature"], -1, "sampling.temperature is -1"),
+        (["evaluation", "rows"], 0, "evaluation.rows is 0"),
         (["schedule", "peak"], 0, "schedule.peak"),
         (["data"], {"held_out_share": 1}, "held_out_share is 1"),
     ],
@@ -454,3 +465,72 @@ def test_json_as_deep_as_anyone_writes_is_read(tmp_path):
     path = tmp_path / "deep.json"
     path.write_text("[" * 100 + "]" * 100)
     assert read_json(path)
+
+
+def test_a_reader_of_another_kind_lists_the_readers(tiny):
+    """Whoever names a plugin that reads nothing is told which do."""
+    assert "source.text" in refusal(changed(tiny, ["sources", 0, "reader"], "bandit.ucb1")).hint
+
+
+def test_names_at_their_limits_are_taken(tiny):
+    """A hundred characters, spaces within and letters of any script are names."""
+    value = changed(changed(tiny, ["name"], "x" * 100), ["sources", 0, "name"], "Übungen, Teil 1")
+    assert from_json(value, "tiny.json").sources[0].name == "Übungen, Teil 1"
+
+
+def test_a_misspelt_key_is_not_also_to_be_added(tiny):
+    """Both faults are said, and the hint is the key that was meant."""
+    value = changed(tiny, ["model", "n_layers"], 1)
+    del value["model"]["n_layer"]
+
+    error = refusal(value)
+
+    assert error.message.splitlines() == [
+        "tiny.json: key 'n_layer' is missing in model",
+        "tiny.json: unknown key 'n_layers' in model",
+    ]
+    assert error.hint == "did you mean n_layer?"
+
+
+def test_every_hint_is_shown(tiny):
+    """Two faults have two hints."""
+    value = changed(changed(tiny, ["sede"], 1), ["model", "contxt"], 8)
+
+    assert sorted(refusal(value).hint.splitlines()) == ["did you mean context?", "did you mean seed or schedule?"]
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "hint"),
+    [
+        (["model"], [1], 'give keys in braces, as {"n_layer": ...}'),
+        (["plugins"], [], 'give keys in braces, as {"KEY": VALUE}, or {} for none'),
+        (["without"], "log.console", 'put it in brackets: ["log.console"]'),
+    ],
+)
+def test_what_has_another_shape_is_shown_how(tiny, path, wrong, hint):
+    """A list for an object, or a value for a list, comes with an example."""
+    assert refusal(changed(tiny, path, wrong)).hint == hint
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    """Some editors begin a file of UTF-8 with one."""
+    (tmp_path / "x.json").write_bytes(b'\xef\xbb\xbf{"seed": 1}')
+    assert read_json(tmp_path / "x.json") == {"seed": 1}
+
+
+def test_a_folder_is_no_experiment(tmp_path):
+    """A folder is called one, and one that holds a run says how that goes on."""
+    with pytest.raises(AndreaError, match="is a folder") as caught:
+        read_experiment(str(tmp_path))
+    assert "JSON file" in caught.value.hint
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(AndreaError, match="is a folder") as caught:
+        read_experiment(str(tmp_path))
+    assert f"andrea run --resume --out {tmp_path}" in caught.value.hint
+
+
+def test_setting_within_a_list_says_how(tiny):
+    """Elements of a list have no keys; the list as a whole can be set."""
+    with pytest.raises(AndreaError, match="'sources' is a list") as caught:
+        override(tiny, "sources.0.name", "b", [])
+    assert caught.value.hint == "set all of it: --set 'sources=[...]'"

@@ -18,6 +18,8 @@ from attrs import frozen
 from andrea.errors import AndreaError
 from andrea.rng import Draws
 
+MOST_PARAMETERS = 2**31 - 1  # the published file counts them in an int32
+
 
 @frozen
 class ModelConfig:
@@ -46,6 +48,10 @@ class ModelConfig:
         for name in ("n_layer", "n_head", "d_model", "context"):
             if getattr(self, name) < 1:
                 raise AndreaError(f"model.{name} is {getattr(self, name)}; it must be at least 1")
+        if self.least_parameters > MOST_PARAMETERS:
+            blocks = 12 * self.n_layer * self.d_model**2 > MOST_PARAMETERS
+            what = f"model.n_layer {self.n_layer}" if blocks else f"model.context {self.context}"
+            raise _too_large(f"{what} and model.d_model {self.d_model}", self.least_parameters)
         if self.d_model % self.n_head:
             near = [n for n in range(1, self.d_model + 1) if self.d_model % n == 0]
             near.sort(key=lambda n: abs(n - self.n_head))
@@ -55,9 +61,21 @@ class ModelConfig:
             )
 
     @property
+    def least_parameters(self) -> int:
+        """Parameters of the blocks' matrices and the positions: all that the vocabulary does not decide, but norms."""
+        return 12 * self.n_layer * self.d_model**2 + self.context * self.d_model
+
+    @property
     def head_dim(self) -> int:
         """Width of one head."""
         return self.d_model // self.n_head
+
+
+def _too_large(what: str, count: int) -> AndreaError:
+    return AndreaError(
+        f"{what} make at least {count:,} parameters; a model has at most {MOST_PARAMETERS:,}",
+        "make model.d_model or the other of them smaller",
+    )
 
 
 @frozen
@@ -106,6 +124,8 @@ def layout(model: ModelConfig, vocabulary: int) -> list[Parameter]:
     for name, shape in shapes:
         result.append(Parameter(name, shape, offset, decay=len(shape) == 2))
         offset = result[-1].end
+    if offset > MOST_PARAMETERS:
+        raise _too_large(f"the model and a vocabulary of {vocabulary:,}", offset)
     return result
 
 
