@@ -339,25 +339,25 @@ def test_what_an_engine_wants_and_was_not_saved_begins_anew(andrea, experiment, 
 
 
 def test_a_flipped_bit_in_prepared_data_is_found(andrea, experiment, workplace, monkeypatch):
-    """A token file whose body has changed is refused by a new run and by a resume, and by inspect, naming the file."""
+    """A token file whose body has changed is refused by inspect, and made again by a new run and by a resume."""
     monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
     assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
     path = next((workplace / "cache" / "tokens").glob("*.train.btok"))
-    data = bytearray(path.read_bytes())
-    data[-2000] ^= 1
-    path.write_bytes(data)
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[-2000] ^= 1
 
     for command in (
         ("run", experiment, "--out", "new", "--steps", 1),
         ("run", "--resume", "--out", "run", "--steps", 12),
     ):
-        ended = andrea(*command, *CPU)
+        path.write_bytes(damaged)
+        ended = andrea("inspect", path)
         assert ended.code == 2
         assert f"{path} is damaged" in ended.err
-    assert not Path("new").exists()
-    ended = andrea("inspect", path)
-    assert ended.code == 2
-    assert f"{path} is damaged" in ended.err
+        ended = andrea(*command, *CPU)
+        assert ended.code == 0, ended.err
+        assert path.read_bytes() == whole
 
 
 def test_the_fingerprint_holds_the_interpreter_and_the_evaluation(andrea, experiment):
@@ -390,7 +390,7 @@ def test_an_edited_tokenizer_is_trained_anew(andrea, tiny, write_experiment, wor
     for digest, count in (("one", 1), ("one", 1), ("two", 2)):
         monkeypatch.setattr(assembly, "source_digest", lambda target, digest=digest: digest)
         assert andrea("prepare", name).code == 0
-        assert len(list((workplace / "cache" / "tokenizers").iterdir())) == count
+        assert len([path for path in (workplace / "cache" / "tokenizers").iterdir() if path.is_dir()]) == count
 
 
 def test_plugins_are_told_where_the_run_stops(experiment):

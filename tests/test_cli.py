@@ -60,7 +60,9 @@ def test_help_answers_at_once():
 
     script = "import sys, andrea.cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert not [name for name in loaded if name.startswith(("cuda.", "andrea.engine", "andrea.plugins.", "andrea.loop"))]
+    assert not [
+        name for name in loaded if name.startswith(("cuda.", "andrea.engine", "andrea.plugins.", "andrea.loop"))
+    ]
 
 
 def test_every_command_has_help(andrea):
@@ -469,35 +471,33 @@ def test_a_folder_without_permission_is_refused(andrea, experiment, workplace, m
     refused(andrea("run", experiment, "--out", "secret", *CPU), "cannot write in secret: Permission denied", "--out")
 
 
-def test_a_cut_token_file_is_refused_and_nothing_is_lost(andrea, experiment, own_cache, workplace):
-    """A truncated .btok in the cache stops a new run and a resume, both with exit 2; deleted, both go on."""
+@pytest.mark.parametrize("part", ["tokens/*.train.btok", "prepared/*.json", "words/*.txt"])
+def test_a_cut_part_of_the_cache_is_made_again(andrea, experiment, own_cache, workplace, part):
+    """A truncated file in the cache is refused by who only reads it, and a resume or `prepare` makes it again."""
     assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
-    before = contents(workplace / "run")
-    path = next((own_cache / "tokens").glob("*.train.btok"))
+    path = next(own_cache.glob(part))
     content = path.read_bytes()
-    path.write_bytes(content[:-5])
 
-    refused(andrea("run", experiment, "--out", "new", *CPU), "is cut short", path.name)
-    refused(andrea("run", "--resume", "--out", "run", *CPU), "is cut short", path.name)
-    assert contents(workplace / "run") == before
-    assert not (workplace / "new").exists()
-
-    path.unlink()
-    assert andrea("run", "--resume", "--out", "run", "--steps", 12, *CPU).code == 0
-    assert path.read_bytes() == content
+    for command in (("run", "--resume", "--out", "run", "--steps", 12, *CPU), ("prepare", experiment)):
+        path.write_bytes(content[: len(content) // 2])
+        refused(andrea("evaluate", "run", *CPU), path.name, "andrea prepare")
+        ended = andrea(*command)
+        assert ended.code == 0, ended.err
+        assert path.read_bytes() == content
 
 
-def test_a_token_file_of_another_tokenizer_is_refused(andrea, tiny, write_experiment, own_cache, workplace):
-    """A .btok that another tokenizer made, put in the place of the right one, is noticed."""
+def test_a_token_file_of_another_tokenizer_is_made_again(andrea, tiny, write_experiment, own_cache):
+    """A .btok that another tokenizer made, put in the place of the right one, is noticed and replaced."""
     bpe = {**tiny, "plugins": {"tokenizer.bpe": {"segments": 20}}}
     assert andrea("prepare", write_experiment(bpe, "bpe.json")).code == 0
     others = {path.name.split(".")[1]: path for path in (own_cache / "tokens").glob("*.btok")}
     assert andrea("prepare", write_experiment(tiny)).code == 0
     own = [p for p in (own_cache / "tokens").glob("*.train.btok") if TokenFile.open(p).vocabulary == 257]
+    content = own[0].read_bytes()
     shutil.copy(others["train"], own[0])
 
-    refused(andrea("run", "tiny.json", *CPU), "another tokenizer")
-    assert not (workplace / "runs").exists()
+    assert andrea("prepare", "tiny.json").code == 0
+    assert own[0].read_bytes() == content
 
 
 def test_data_that_is_gone_is_prepared_again(andrea, trained, own_cache):
