@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -563,8 +564,12 @@ def fingerprint(
     return parts
 
 
+@functools.cache
 def own_digest(device: str) -> str:
-    """Return the digest of our own text that decides numbers: the engine in use, batches, loop, evaluation, draws."""
+    """Return the digest of our own text that decides numbers: the engine in use, batches, loop, evaluation, draws.
+
+    Read once: an edit on the disk changes the next process, not the one that has loaded its modules.
+    """
     digest = hashlib.sha256()
     for path in own_files(device):
         digest.update(path.name.encode() + path.read_bytes())

@@ -370,7 +370,7 @@ def plugins(
 
     if kind is not None and kind not in KINDS:
         raise AndreaError(f"there is no kind {kind!r}", did_you_mean(kind, KINDS) or f"kinds: {', '.join(KINDS)}")
-    entries = [e for e in ([find(name)] if name else available().values()) if kind in (None, e.kind)]
+    entries = [find(name)] if name else [entry for entry in available().values() if kind in (None, entry.kind)]
     rows = [describe(entry) for entry in entries]
     if json_:
         _print_json(rows)

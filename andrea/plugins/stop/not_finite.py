@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from andrea import AndreaError, StepRecord, hookimpl, option, plugin, state
+from andrea import AndreaError, Run, StepRecord, hookimpl, option, plugin, state
 
 
 @plugin
@@ -18,7 +18,7 @@ class NotFinite:
     failures: int = state(0)
 
     @hookimpl
-    def on_start(self) -> None:
+    def on_start(self, run: Run) -> None:
         """Refuse a patience that stops every run at its first step."""
         if self.patience < 1:
             raise AndreaError(
