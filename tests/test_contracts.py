@@ -28,7 +28,19 @@ OPTIONS = {
 }
 
 
-READERS = ("text", "jsonl", "markdown", "docstrings", "commits", "parquet", "hub", "chat", "gutenberg", "dictionary")
+READERS = (
+    "text",
+    "jsonl",
+    "licences",
+    "markdown",
+    "docstrings",
+    "commits",
+    "parquet",
+    "hub",
+    "chat",
+    "gutenberg",
+    "dictionary",
+)
 
 
 @pytest.fixture

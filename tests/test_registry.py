@@ -370,7 +370,7 @@ def test_a_row_says_what_a_plugin_is():
         "stop.max_steps",
         "stop",
         "andrea",
-        ["should_stop"],
+        ["on_start", "should_stop"],
     )
     assert row["summary"].startswith("Stop when `steps` updates are done")
     assert row["options"] == [
