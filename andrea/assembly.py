@@ -119,7 +119,8 @@ def plan(request: Request, say: Say) -> Plan:
     """
     if request.steps is not None and request.steps < 1:
         raise AndreaError(f"--steps {request.steps} is less than one step", "--steps is the total, for instance 1000")
-    device = find_device(request.device, say)
+    notes: list[str] = []  # told when everything is in order: an error is to stand alone
+    device = find_device(request.device, notes.append)
     folder, snapshot = _place(request, say)
     value, where = _experiment(request, folder, snapshot)
     before = None if request.mode is Mode.NEW else to_json(from_json(value, where))
@@ -147,6 +148,8 @@ def plan(request: Request, say: Say) -> Plan:
             f"the checkpoint is at step {snapshot.step}, and the run would end at step {result.steps}",
             f"say how far it shall go, in all: --steps {snapshot.step + 1000}",
         )
+    for note in notes:
+        say(note)
     return result
 
 
@@ -177,6 +180,13 @@ def _refuse_run(folder: Path) -> None:
         raise AndreaError(
             f"{folder} already holds a run",
             f"go on with it: andrea run --resume --out {folder}; or name another folder with --out",
+        )
+    if folder.exists() and not folder.is_dir():
+        raise AndreaError(f"{folder} is a file", "name a folder with --out")
+    if folder.is_dir() and (others := sorted(p.name for p in folder.iterdir() if p.name != "lock")):
+        raise AndreaError(
+            f"{folder} is not empty: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}",
+            "a run has a folder of its own; name a new one with --out",
         )
 
 

@@ -55,7 +55,9 @@ def main() -> None:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
+    from andrea.journal import plain
+
+    print(json.dumps(plain(value), indent=1, allow_nan=False))
 
 
 def _version(wanted: bool) -> None:
@@ -299,7 +301,14 @@ def sample(
         _print_json({"step": model.step, "samples": [{"prompt": p, "text": t} for p, t in pairs]})
         return
     for number, (beginning, text) in enumerate(zip(prompts, texts, strict=True)):
-        print(("\n" + "-" * 40 + "\n" if number else "") + beginning + text)
+        print(("\n" + "-" * 40 + "\n" if number else "") + _harmless(beginning + text))
+
+
+def _harmless(text: str) -> str:
+    """Return a text with control characters escaped where a terminal would obey them."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 @app.command()

@@ -26,6 +26,16 @@ class AndreaError(Exception):
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
 
+class NotFiniteError(AndreaError, ValueError):
+    """The weights give numbers that are not finite, so nothing can be drawn from them."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a logit is not finite: the weights are damaged",
+            "go back to an earlier checkpoint, and lower schedule.peak; andrea inspect RUN lists the checkpoints",
+        )
+
+
 def nearest(wrong: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Return the names in `known` that a person may have meant by `wrong`, best first."""
     return difflib.get_close_matches(wrong, sorted(known), n=count, cutoff=0.6)

@@ -37,7 +37,7 @@ from andrea.batches import Batches
 from andrea.checkpoint import Checkpoints, Snapshot
 from andrea.config import RunConfig
 from andrea.engine import Engine, GenerateOptions, StepResult
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, NotFiniteError
 from andrea.evaluate import HeldOut, evaluate
 from andrea.folder_lock import FolderLock
 from andrea.hookspecs import hook_names
@@ -422,7 +422,11 @@ class Loop:
         options = GenerateOptions(
             how.max_tokens, how.temperature, top_p=how.top_p, seed=self.config.seed, stop=(self.tokenizer.bos,)
         )
-        texts = (self.tokenizer.decode(row).decode(errors="replace") for row in self.engine.generate(ids, options))
+        try:
+            rows = self.engine.generate(ids, options)
+        except NotFiniteError:  # whether such a run ends is for a plugin to say; it wrote nothing
+            return Sample(self._step, loss, prompts, ("",) * len(prompts))
+        texts = (self.tokenizer.decode(row).decode(errors="replace") for row in rows)
         return Sample(self._step, loss, prompts, tuple(texts))
 
     def _reasons(self, record: StepRecord) -> dict[str, str]:

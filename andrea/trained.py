@@ -79,6 +79,7 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
     engine = open_engine(engine_config(config, tokenizer.size), found, precision)
     # Of the engine's state only the weights: the rest is for training, and belongs to the precision it was trained in.
     engine.import_state({**engine.export_state(), "weights": snapshot.engine["weights"]})
+    say(f"model: {folder}, step {snapshot.step}")
     return Model(engine, tokenizer, snapshot.step, config, snapshot, hooks)
 
 

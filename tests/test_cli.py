@@ -624,3 +624,32 @@ def test_prepare_says_what_there_is(andrea, experiment):
 
     assert first == second
     assert [source["source"] for source in first["sources"]] == ["one", "two"]
+
+
+# -- what a damaged model and a foreign folder must not do -------------------------------------------------------------
+
+
+def test_a_run_whose_numbers_are_lost_is_ended_by_its_stop(andrea, experiment):
+    """A rate that ruins the weights ends the run by stop.not_finite, not by a sample that cannot be drawn."""
+    ended = andrea("run", experiment, "--set=schedule.peak=1e30", "--set=schedule.warmup_steps=0", "--out", "ruined")
+
+    assert ended.code in (2, 3)
+    assert "Traceback" not in ended.err
+
+
+def test_a_folder_with_other_files_is_left_alone(andrea, experiment, workplace):
+    """A run does not move into a folder that holds something else, nor into a file."""
+    (workplace / "mine").mkdir()
+    (workplace / "mine" / "letter.txt").write_text("dear")
+    foreign = andrea("run", experiment, "--out", "mine")
+    file = andrea("run", experiment, "--out", "mine/letter.txt")
+
+    assert foreign.code == file.code == 2
+    assert "letter.txt" in foreign.err
+    assert "is a file" in file.err
+    assert [path.name for path in (workplace / "mine").iterdir()] == ["letter.txt"]
+
+
+def test_an_error_stands_alone(andrea, experiment):
+    """A note about the device does not stand before an error."""
+    assert andrea("run", experiment, "--set=modle.n_layer=2").err.startswith("error:")

@@ -21,6 +21,7 @@ from andrea.engine.graph import Graph
 from andrea.engine.launcher import check, driver
 from andrea.engine.machine import Machine
 from andrea.engine.sampling import check_options, window_start
+from andrea.errors import NotFiniteError
 from andrea.rng import Draws
 
 SAMPLE_THREADS = 512  # as in kernels/sample.cu
@@ -149,7 +150,7 @@ def take(row: Row, ids: list[int], stop: tuple[int, ...]) -> None:
     """Append ids to a row up to the first that ends it."""
     for one in ids:
         if one < 0:
-            raise ValueError("a logit is not finite: the weights are damaged")
+            raise NotFiniteError
         row.ids.append(one)
         if one in stop:
             row.done = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, NotFiniteError
 
 if TYPE_CHECKING:
     from andrea.engine import GenerateOptions
@@ -71,7 +71,7 @@ def choose(logits_V: npt.NDArray[Any], options: GenerateOptions, history: Sequen
     """
     scores = np.array(logits_V, dtype=np.float64)
     if not np.isfinite(scores).all():
-        raise ValueError("a logit is not finite: the weights are damaged")
+        raise NotFiniteError
     if options.repetition_penalty != 1 and len(history):
         seen = np.unique(np.asarray(history, dtype=np.int64))
         penalty = options.repetition_penalty
