@@ -9,7 +9,7 @@ and the discount.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -59,12 +59,16 @@ class Bigram:
         return np.asarray(np.log(probability), dtype=np.float64)
 
 
-def bits_per_byte(train: TokenFile, held_out: TokenFile) -> float:
-    """Return the held-out bits per byte of the bigram of a source's training tokens.
+def bigram_of(files: Sequence[TokenFile]) -> Bigram:
+    """Return the one bigram of all training tokens of a run's sources: what a model of all of them has to beat."""
+    return Bigram(np.concatenate([np.asarray(file.tokens) for file in files]), files[0].vocabulary)
+
+
+def bits_per_byte(model: Bigram, held_out: TokenFile) -> float:
+    """Return the held-out bits per byte of a source under a bigram.
 
     Targets are counted as for a model: all tokens but the first, a document's end with no byte of its own.
     """
-    model = Bigram(train.tokens, train.vocabulary)
     stream = np.asarray(held_out.tokens, dtype=np.int64)
     total = -float(model.log_probability(stream[:-1], stream[1:]).sum())
     return total / math.log(2) / int(held_out.token_bytes[stream[1:]].sum(dtype=np.int64))

@@ -324,11 +324,13 @@ def evaluate(
 ) -> None:
     """Measure the held-out bits per byte of every source."""
     from andrea.assembly import print_line
+    from andrea.bigram import bigram_of
     from andrea.bigram import bits_per_byte as bigram_bits
     from andrea.trained import evaluate_run
 
     evaluation, files = evaluate_run(folder, checkpoint, rows, device, print_line)
-    baseline = {name: bigram_bits(train, held_out) for name, (train, held_out) in files.items()} if bigram else {}
+    pairs = bigram_of([train for train, _ in files.values()]) if bigram else None
+    baseline = {name: bigram_bits(pairs, held_out) for name, (_, held_out) in files.items()} if pairs else {}
     if json_:
         value = {
             "step": evaluation.step,

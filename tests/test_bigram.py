@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from andrea.bigram import Bigram, bits_per_byte, known_bigram_share
+from andrea.bigram import Bigram, bigram_of, bits_per_byte, known_bigram_share
 from andrea.plugins.tokenizer.byte import ByteTokenizer
 from andrea.tokenfile import TokenFile, TokenWriter
 
@@ -94,15 +94,15 @@ def test_bits_per_byte_count_every_target_and_only_bytes(write):
     total = sum(float(model.log_probability([a], [b])[0]) for a, b in pairwise(stream))
 
     # the same terms in another order of summation
-    assert bits_per_byte(train, held_out) == pytest.approx(-total / math.log(2) / 4, rel=1e-14)
+    assert bits_per_byte(bigram_of([train]), held_out) == pytest.approx(-total / math.log(2) / 4, rel=1e-14)
 
 
 def test_text_like_the_training_text_takes_fewer_bits(write):
     """A repetitive held-out text costs little, a foreign one more than eight bits or nearly."""
     train = write("train.btok", ["ab" * 200, "ab" * 100])
 
-    assert bits_per_byte(train, write("near.btok", ["ab" * 50])) < 0.5
-    assert bits_per_byte(train, write("far.btok", ["zyxw" * 20])) > 6
+    assert bits_per_byte(bigram_of([train]), write("near.btok", ["ab" * 50])) < 0.5
+    assert bits_per_byte(bigram_of([train]), write("far.btok", ["zyxw" * 20])) > 6
 
 
 def test_known_bigrams_are_counted_over_all_texts():
@@ -112,3 +112,12 @@ def test_known_bigrams_are_counted_over_all_texts():
     assert known_bigram_share([["a", "b", "c"], ["a", "c"]], known) == 2 / 3
     assert known_bigram_share([["a"], ["b"], []], known) == 0.0
     assert known_bigram_share([], known) == 0.0
+
+
+def test_the_bigram_of_several_sources_is_one(write):
+    """It is the bigram of their tokens end to end."""
+    one, two = write("one.btok", ["abab"]), write("two.btok", ["bcbc"])
+    joined = Bigram(np.concatenate([one.tokens, two.tokens]), 257)
+
+    # equal arrays give equal sums
+    assert bits_per_byte(bigram_of([one, two]), two) == bits_per_byte(joined, two)
