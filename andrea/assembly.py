@@ -183,7 +183,9 @@ def _refuse_run(folder: Path) -> None:
         )
     if folder.exists() and not folder.is_dir():
         raise AndreaError(f"{folder} is a file", "name a folder with --out")
-    if folder.is_dir() and (others := sorted(p.name for p in folder.iterdir() if p.name != "lock")):
+    if not folder.is_dir() or (folder / "lock").exists():  # a start of ours that was killed leaves its lock
+        return
+    if others := sorted(path.name for path in folder.iterdir()):
         raise AndreaError(
             f"{folder} is not empty: it holds {', '.join(others[:3])}{', ...' if len(others) > 3 else ''}",
             "a run has a folder of its own; name a new one with --out",

@@ -199,6 +199,7 @@ def test_a_fork_without_its_parents_journal_goes_on_all_the_same(andrea, experim
 def test_a_tokenizer_folder_is_whole_or_absent(experiment, monkeypatch):
     """A copy that was cut short is not taken for the tokenizer: the next run in that folder makes it anew."""
     Path("run/tokenizer").mkdir(parents=True)
+    Path("run/lock").touch()  # what a start that was killed leaves behind
     request = Request(experiment=experiment, device="cpu", out=Path("run"), steps=1)
     open_run(plan(request, quiet), quiet, quiet, Interrupts()).run()
 

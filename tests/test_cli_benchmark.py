@@ -85,7 +85,7 @@ def test_an_experiment_brings_its_shape_and_vocabulary():
     """Model, batch and the ids that its tokenizer will learn are the experiment's; options change single sizes."""
     config, options = configuration("quickstart", {"n_layer": 2, "batch_size": None})
     assert (config.model.n_layer, config.model.d_model, config.model.context) == (2, 128, 128)
-    assert (config.batch_size, config.vocabulary) == (16, 257 + 1024)
+    assert (config.batch_size, config.vocabulary) == (8, 257 + 1024)
     assert "tokenizer.harris" in options
 
 
