@@ -42,6 +42,7 @@ def benchmark(
     from andrea.engine.benchmark import measure, measure_peer
     from andrea.engine.device import find_device
     from andrea.engine.gemm import TABLE
+    from andrea.progress import Preparing
 
     if steps is not None and steps < 1:
         raise AndreaError(f"--steps {steps} is less than one step", "for instance --steps 30")
@@ -53,14 +54,17 @@ def benchmark(
     chosen = choose_precision(precision, options, found)
     count = steps or (3 if found.kind == "cpu" else 30)
     warmup = 1 if found.kind == "cpu" else 5
-    figures = measure(config, found, chosen, count, warmup, tune, kernels)
+    with Preparing() as progress:
+        figures = measure(config, found, chosen, count, warmup, tune, kernels, progress)
+        if peer:
+            progress("measuring PyTorch", 0, 0)
+            theirs = measure_peer(config)
     if tune:
         _write_table(table or TABLE, figures.pop("gemm_table"))
     sizes = {key: getattr(config.model, key) for key in MODEL_SIZES}
     document = {"model": sizes, "vocabulary": config.vocabulary, "device": found.name, **figures}
     if peer:
-        document["torch"] = measure_peer(config)
-        document["ratio"] = figures["tokens_per_second"] / document["torch"]["tokens_per_second"]
+        document |= {"torch": theirs, "ratio": figures["tokens_per_second"] / theirs["tokens_per_second"]}
     print(json.dumps(document, indent=1) if json_ else "\n".join(report(document)))
 
 

@@ -15,6 +15,7 @@ from andrea.errors import AndreaError
 from andrea.types import Device
 
 CPU = Device("cpu", "cpu")
+SIZES = ("n_layer", "n_head", "d_model", "context", "vocabulary", "batch_size")
 TINY = ["--layers", "1", "--heads", "1", "--width", "16", "--context", "8", "--vocabulary", "20", "--batch", "2"]
 
 
@@ -44,6 +45,30 @@ def test_a_person_reads_unknown_where_nothing_is_known():
     assert lines["card"] == "unknown busy, unknown idle between steps"
     assert lines["arithmetic"].endswith("unknown of the dense peak")
     assert lines["memory"].endswith("unknown by the driver")
+
+
+def test_progress_is_told_beside_the_figures():
+    """Plain lines, one for each stage and each timed step, on standard error; --json stays one document."""
+    done = call(*TINY, "--steps", "2", "--json")
+    lines = done.stderr.splitlines()
+    assert [line.partition(":")[0] for line in lines if "..." in line] == [
+        "warming up ...",
+        "timing steps ...",
+        "timed step 1 of 2",
+        "timed step 2 of 2",
+    ]
+    assert json.loads(done.stdout)["median_ms"] > 0
+
+
+def test_nothing_is_told_while_a_card_is_timed(monkeypatch):
+    """There only the stages are: drawing would take the host's time from the steps that are measured."""
+    config, _ = configuration("12M", dict(zip(SIZES, (1, 1, 16, 8, 20, 2), strict=True)))
+    reference = benchmark.open_engine(config, CPU, choose_precision(None, {}, CPU))
+    monkeypatch.setattr(benchmark, "open_engine", lambda *_: reference)
+    told = []
+    card = Device("cuda", "card", (9, 0))
+    benchmark.measure(config, card, choose_precision(None, {}, CPU), 3, 1, tell=lambda *what: told.append(what))
+    assert told == [("warming up", 0, 1), ("timing steps", 0, 3)]
 
 
 def test_report_of_a_card():

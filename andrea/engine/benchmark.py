@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,13 @@ BANDWIDTH: dict[str, float] = {
     "RTX 4090": 1.01e12,
     "RTX 3060": 0.36e12,
 }
+
+Tell = Callable[[str, int, int], None]  # stage, done, total
+
+
+def say_nothing(stage: str, done: int, total: int) -> None:
+    """Tell nobody how far the work is."""
+
 
 FAMILY: dict[str, tuple[ModelConfig, int]] = {
     "12M": (ModelConfig(6, 12, 384), 4353),
@@ -99,8 +107,12 @@ def measure(
     warmup: int = 5,
     tune: bool = False,
     kernels: bool = False,
+    tell: Tell = say_nothing,
 ) -> dict[str, Any]:
     """Run steps on random tokens and return the figures.
+
+    `tell` hears how far that is: after every step on the CPU, where one may take minutes; on a card only of the
+    stages, so that nothing is drawn while a step is timed.
 
     With `tune`, every algorithm of the matrix products is timed first; ``gemm_table`` is then what was found. With
     `kernels`, the launches of a step are timed one by one afterwards; ``kernels`` is then a list of groups.
@@ -123,13 +135,18 @@ def measure(
         raise AndreaError(f"{asked} is for a card; this runs in numpy on the CPU", "--device cuda, or leave it out")
     engine = open_engine(config, device, precision)
     try:
+        watch = tell if device.kind == "cpu" else say_nothing
+        tell("warming up", 0, warmup)
         for step in range(warmup):
             engine.train_step(step, *random_batch(config, step))
         extra: dict[str, Any] = {}
         if tune:
+            tell("tuning matrix products", 0, 0)
             extra["gemm_table"] = getattr(engine, "tune")()  # noqa: B009  (on the activations of a real step)
-        figures = _measure(engine, config, device, precision, steps, warmup)
+        tell("timing steps", 0, steps)
+        figures = _measure(engine, config, device, precision, steps, warmup, watch)
         if kernels:
+            tell("timing kernels", 0, 0)
             groups = getattr(engine, "time_kernels")()  # noqa: B009  (only a card's engine has it)
             extra["kernels"] = [_group(group, device, precision) for group in groups]
         return figures | extra
@@ -138,7 +155,7 @@ def measure(
 
 
 def _measure(
-    engine: Engine, config: EngineConfig, device: Device, precision: Precision, steps: int, warmup: int
+    engine: Engine, config: EngineConfig, device: Device, precision: Precision, steps: int, warmup: int, watch: Tell
 ) -> dict[str, Any]:
     batches = [random_batch(config, seed) for seed in range(4)]
     engine.train_step(warmup, *batches[0])
@@ -148,6 +165,7 @@ def _measure(
         result = engine.train_step(step, *batches[step % 4])
         wall.append((time.perf_counter() - begin) * 1e3)
         timings.append(getattr(engine, "last_timing", None))
+        watch(f"timed step {len(wall)} of {steps}: {wall[-1] / 1e3:.3g} s", len(wall), steps)
     median = statistics.median(wall)
     reached = step_operations(config) / median / 1e9
     peak = dense_peak(device.name, precision.multiply)

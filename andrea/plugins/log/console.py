@@ -15,16 +15,18 @@ from rich.table import Table
 from andrea import AndreaError, Evaluation, Run, Sample, StepRecord, hookimpl, option, plugin
 
 SMOOTHING = 100  # n of the smoothed moving average
+REDRAW = 0.1  # seconds between two drawings of the bar: a step of a small model takes less than a drawing
 
 
 @plugin
 class Console:
     """Print progress, held-out losses, samples and the reasons of the end.
 
-    A terminal gets a progress bar that counts up to where the run ends; a file or a pipe gets plain lines. Beside the
-    loss stands its smoothed moving average, SMMA_t = SMMA_{t-1} + (loss_t - SMMA_{t-1}) / n with n = 100, or the number
-    of steps shown as long as that is smaller, and the perplexity exp(SMMA). The clock is read for the speed that is
-    shown and influences nothing, so nothing here is saved either.
+    A terminal gets a progress bar that counts up to where the run ends; it is drawn between two steps, at most ten
+    times a second. A file or a pipe gets plain lines. Beside the loss stands its smoothed moving average,
+    SMMA_t = SMMA_{t-1} + (loss_t - SMMA_{t-1}) / n with n = 100, or the number of steps shown as long as that is
+    smaller, and the perplexity exp(SMMA). The clock is read for what is shown and influences nothing, so nothing here
+    is saved either.
     """
 
     every: int = option(10, help="steps between two plain lines, where there is no terminal")
@@ -57,24 +59,22 @@ class Console:
         self._steps, self._tokens, self._since = 0, 0, time.perf_counter()
         if self._terminal.is_terminal:
             bar = (BarColumn(20), TextColumn("{task.description}", markup=False))
-            self._progress = Progress(*bar, TimeRemainingColumn(), console=self._terminal)
+            self._progress = Progress(*bar, TimeRemainingColumn(), console=self._terminal, auto_refresh=False)
             self._task = self._progress.add_task("", total=run.stop_step)
             self._progress.start()
 
     @hookimpl
     def on_step(self, record: StepRecord, run: Run) -> None:
-        """Show the step: in the bar always, as a line for the first step and then at every `every`-th."""
+        """Show the step: in the bar when it is due, as a line for the first step and then at every `every`-th."""
         self._steps += 1
         self._tokens += record.tokens
         self._smooth(record.loss)
-        done = record.step + 1
-        line = f"step {done}{f'/{run.stop_step}' if run.stop_step else ''}  {self._line(record, run)}"
         if self._progress is not None:
-            self._progress.update(self._task, completed=done, description=line)
-        elif self._steps == 1 or done % self.every == 0:
-            self._say(line)
-        if done % self.every == 0:
-            self._tokens, self._since = 0, time.perf_counter()
+            if self._steps == 1 or time.perf_counter() - self._since >= REDRAW:
+                self._draw(record, run)
+                self._progress.refresh()
+        elif self._steps == 1 or (record.step + 1) % self.every == 0:
+            self._say(self._line(record, run))
 
     @hookimpl
     def on_evaluation(self, evaluation: Evaluation) -> None:
@@ -92,9 +92,11 @@ class Console:
             self._say(f"sample after step {sample.step}: {_shown(prompt, self.width)} -> {_shown(text, self.width)}")
 
     @hookimpl
-    def on_finish(self, record: StepRecord | None, reasons: Sequence[str]) -> None:
-        """End the bar and say why the run ended."""
+    def on_finish(self, record: StepRecord | None, reasons: Sequence[str], run: Run) -> None:
+        """End the bar with the last step and say why the run ended."""
         if self._progress is not None:
+            if record is not None and self._tokens:  # steps that were not drawn
+                self._draw(record, run)
             self._progress.stop()
             self._progress = None
         where = "before the first step" if record is None else f"after step {record.step + 1}, loss {record.loss:.4f}"
@@ -107,16 +109,21 @@ class Console:
             before = self._average if self._averaged > 1 else loss
             self._average = before + (loss - before) / self._averaged
 
+    def _draw(self, record: StepRecord, run: Run) -> None:
+        """Set the bar to a step."""
+        self._progress.update(self._task, completed=record.step + 1, description=self._line(record, run))
+
     def _line(self, record: StepRecord, run: Run) -> str:
-        """Return what there is to say about a step."""
-        seconds = time.perf_counter() - self._since
-        speed = f"{self._tokens / seconds:,.0f}" if seconds > 0 else "-"
+        """Return what there is to say about a step; its speed is that since the last one of which this was asked."""
+        now = time.perf_counter()
+        speed = f"{self._tokens / (now - self._since):,.0f}" if now > self._since else "-"
+        self._tokens, self._since = 0, now
+        where = f"step {record.step + 1}{f'/{run.stop_step}' if run.stop_step else ''}"
         names = ", ".join(run.sources[pull.source] for pull in record.pulls)
         skipped = "  update skipped" if record.skipped else ""
         perplexity = math.exp(min(self._average, 100.0))  # beyond that nobody compares, and exp overflows
         losses = f"loss {record.loss:.4f}  smma {self._average:.4f}  perplexity {perplexity:.4g}"
-        numbers = f"{losses}  lr {record.learning_rate:.2e}  {speed} tok/s"
-        return f"{numbers}  {names}{skipped}"
+        return f"{where}  {losses}  lr {record.learning_rate:.2e}  {speed} tok/s  {names}{skipped}"
 
     def _say(self, line: str) -> None:
         self._terminal.print(line, soft_wrap=True)

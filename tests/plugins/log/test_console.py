@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
+from types import SimpleNamespace
 
 import pytest
 
+import andrea.plugins.log.console as module
 from andrea import AndreaError, Evaluation, Sample
 from andrea.plugin import get_state
 from andrea.plugins.log.console import Console
@@ -37,7 +40,7 @@ def test_plain_lines_for_the_first_step_and_every_tenth(started, make_run, make_
     """A pipe gets one line for the first step of the process, also after a resume, and for each multiple of ten."""
     console = started()
     play(console, make_run(stop_step=600), make_record, make_pull, range(13, 35))
-    console.on_finish(record=make_record(34), reasons=["enough", "late"])
+    console.on_finish(record=make_record(34), reasons=["enough", "late"], run=make_run(stop_step=600))
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
@@ -65,13 +68,42 @@ def test_terminal_gets_a_bar(started, make_run, make_record, make_pull, capsys):
     """On a terminal the bar shows the newest step, without colour; the end takes it down."""
     console = started(terminal=True)
     play(console, make_run(stop_step=600), make_record, make_pull, range(3))
-    console.on_finish(record=make_record(2), reasons=["enough"])
+    console.on_finish(record=make_record(2), reasons=["enough"], run=make_run(stop_step=600))
     out, err = capsys.readouterr()
     assert out == ""
     assert "step 3/600" in err
     assert "\x1b[?25h" in err  # the cursor is shown again
     assert "\x1b[3" not in err  # no colour
     assert err.rstrip().endswith("finished after step 3, loss 3.0000: enough")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps", "drawn"),
+    [
+        (1 / 256, 100, [1, 27, 53, 79, 100]),  # of quick steps every 26th, and the last one when the run ends
+        (1 / 256, 105, [1, 27, 53, 79, 105]),  # which is not drawn anew
+        (1 / 4, 5, [1, 2, 3, 4, 5]),  # slow ones all
+    ],
+)
+def test_a_bar_is_drawn_at_most_ten_times_a_second(
+    started, make_run, make_record, make_pull, capsys, monkeypatch, seconds, steps, drawn
+):
+    """By a clock that goes on with every step; speeds are of the time since the last drawing, 64 tokens a step."""
+    clock = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    console, run = started(terminal=True), make_run(stop_step=600)
+    console._terminal.width = 200
+    seen = []
+    for step in range(steps):
+        clock[0] += seconds
+        console.on_step(record=make_record(step, make_pull(0)), run=run)
+        seen += re.findall(r"step (\d+)/600 .* ([\d,]+) tok/s", capsys.readouterr().err)
+    console.on_finish(record=make_record(steps - 1), reasons=["enough"], run=run)
+    seen += re.findall(r"step (\d+)/600 .* ([\d,]+) tok/s", capsys.readouterr().err)
+
+    assert list(dict.fromkeys(int(step) for step, _ in seen)) == drawn
+    assert len(seen) <= len(drawn) + 1  # the bar that stays behind may be the one that was there
+    assert {speed for _, speed in seen} == {f"{64 / seconds:,.0f}"}
 
 
 def test_samples_are_shortened_and_escaped(started, capsys):
@@ -95,9 +127,9 @@ def test_evaluation_is_a_table_with_its_mean(started, capsys):
     assert ["mean", "1.2500"] in rows
 
 
-def test_a_run_without_a_step_says_so(started, capsys):
+def test_a_run_without_a_step_says_so(started, make_run, capsys):
     """An interruption before the first step still ends with a line."""
-    started().on_finish(record=None, reasons=[])
+    started().on_finish(record=None, reasons=[], run=make_run())
     assert capsys.readouterr().err.splitlines()[-1] == "finished before the first step: no reason given"
 
 
