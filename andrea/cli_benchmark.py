@@ -56,11 +56,11 @@ def benchmark(
     warmup = 1 if found.kind == "cpu" else 5
     with Preparing() as progress:
         figures = measure(config, found, chosen, count, warmup, tune, kernels, progress)
+        if tune:
+            _write_table(table or TABLE, figures.pop("gemm_table"))
         if peer:
             progress("measuring PyTorch", 0, 0)
             theirs = measure_peer(config)
-    if tune:
-        _write_table(table or TABLE, figures.pop("gemm_table"))
     sizes = {key: getattr(config.model, key) for key in MODEL_SIZES}
     document = {"model": sizes, "vocabulary": config.vocabulary, "device": found.name, **figures}
     if peer:
