@@ -33,6 +33,7 @@ RULES = {
     "andrea.filters": (*BASE, "andrea.sources"),
     "andrea.rows": (*BASE, "andrea.sources"),
     "andrea.conversations": (*BASE, "andrea.rows"),
+    "andrea.coherence": (*BASE, "andrea.words"),
     "andrea.split": BASE,
     "andrea.words": BASE,
     "andrea.workers": BASE,
@@ -57,6 +58,7 @@ RULES = {
         "andrea.sources",
         "andrea.rows",
         "andrea.conversations",
+        "andrea.coherence",
         "andrea.plugins.*",
     ),  # and see below: only their own modules
 }
