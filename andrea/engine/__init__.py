@@ -7,7 +7,7 @@ CUDA one. `open_engine` chooses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from andrea.errors import AndreaError, did_you_mean
 from andrea.types import Device, Precision
 
 Tokens = npt.NDArray[np.int32]
+Watch = Callable[[int, int], bool]  # (row, id) as it comes; True ends the row
 SWITCHES = ("arena_limit", "fused_gelu", "gemm", "graph", "slices", "threads")  # the last two: of the numpy engine
 
 
@@ -102,9 +103,11 @@ class GenerateOptions:
     repetition_penalty
         Divides positive and multiplies negative logits of ids already in the row; 1 is none.
     seed
-        Of the draws: row r, token i draws from (seed, "generate", r, i), so rows do not depend on each other.
+        Of the draws: row r, token i draws from (seed, "generate", first + r, i), so rows do not depend on each other.
     stop
         Ids that end a row; the id itself is kept as the last.
+    first
+        Number of the first row: many prompts drawn in parts are drawn as if all at once.
     """
 
     max_tokens: int = 256
@@ -114,6 +117,7 @@ class GenerateOptions:
     repetition_penalty: float = 1.0
     seed: int = 0
     stop: tuple[int, ...] = ()
+    first: int = 0
 
 
 @frozen
@@ -156,8 +160,14 @@ class Engine(Protocol):
         Any number of rows, any T up to the context. Changes nothing.
         """
 
-    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
-        """Return the ids added to each prompt (at least one id long); changes nothing."""
+    def generate(
+        self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions, watch: Watch | None = None
+    ) -> list[Tokens]:
+        """Return the ids added to each prompt (at least one id long); changes nothing.
+
+        `watch` is told every id, of one row in order, of several rows perhaps from several threads at once. A true
+        answer makes it the last id of its row; the ids themselves do not depend on being watched.
+        """
 
     def export_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return copies of everything that training needs.

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define
 
-from andrea.engine import GenerateOptions, Tokens
+from andrea.engine import GenerateOptions, Tokens, Watch
 from andrea.engine.buffers import DECODE_CAPACITY, Pinned
 from andrea.engine.forward import forward
 from andrea.engine.graph import Graph
@@ -70,7 +70,9 @@ class Decoder:
         if graph:
             self._graph = Graph(self._machine.stream, lambda: one_position(self._machine))
 
-    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
+    def generate(
+        self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions, watch: Watch | None = None
+    ) -> list[Tokens]:
         """Return the ids added to each prompt; see `andrea.engine.Engine.generate`."""
         check_options(options)
         rows = [Row(i, np.asarray(p, dtype=np.int64).reshape(-1).tolist(), 0) for i, p in enumerate(prompts)]
@@ -82,10 +84,10 @@ class Decoder:
             batch = rows[first : first + self._machine.B]
             made = 0
             while made < options.max_tokens and not all(row.done for row in batch):
-                made += self._extend(batch, options, made)
+                made += self._extend(batch, options, made, watch)
         return [np.array(row.ids[row.prompt :], dtype=np.int32) for row in rows]
 
-    def _extend(self, batch: list[Row], options: GenerateOptions, made: int) -> int:
+    def _extend(self, batch: list[Row], options: GenerateOptions, made: int, watch: Watch | None) -> int:
         """Add ids to every row that is not done; returns how many."""
         T = self._machine.T
         active = {place: row for place, row in enumerate(batch) if not row.done}
@@ -105,7 +107,7 @@ class Decoder:
         self._tokens.copy_out(self._machine.stream)
         self._wait()
         for place, row in active.items():
-            take(row, self._tokens.view("decode_tokens")[place, :count].tolist(), options.stop)
+            take(row, self._tokens.view("decode_tokens")[place, :count].tolist(), options.stop, watch)
         return count
 
     def _write_state(self, active: dict[int, Row], options: GenerateOptions, made: int, count: int) -> None:
@@ -120,7 +122,9 @@ class Decoder:
             seen[place, row.ids] = 1
             if options.temperature > 0:
                 for i in range(count):
-                    uniforms[place, i] = Draws(options.seed, "generate", row.number, made + i).uniform(1)[0]
+                    uniforms[place, i] = Draws(options.seed, "generate", options.first + row.number, made + i).uniform(
+                        1
+                    )[0]
         self._state.copy_in(self._machine.stream)
 
     def _read_prompt(self, place: int, window: list[int]) -> None:
@@ -146,13 +150,14 @@ class Decoder:
         self._tokens.close()
 
 
-def take(row: Row, ids: list[int], stop: tuple[int, ...]) -> None:
+def take(row: Row, ids: list[int], stop: tuple[int, ...], watch: Watch | None = None) -> None:
     """Append ids to a row up to the first that ends it."""
     for one in ids:
         if one < 0:
             raise NotFiniteError
         row.ids.append(one)
-        if one in stop:
+        ended = watch is not None and watch(row.number, one)
+        if ended or one in stop:
             row.done = True
             return
 

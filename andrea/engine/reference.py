@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, check_switches, sum_losses
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, Watch, check_switches, sum_losses
 from andrea.engine import operations as op
 from andrea.engine.model import initial_weights, layout
 from andrea.engine.network import Array, Reader, add_gradients, row_losses, tensors
@@ -173,7 +173,9 @@ class ReferenceEngine:
 
         return np.concatenate([np.empty(0, dtype=self.dtype), *self._map(work, parts)])
 
-    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
+    def generate(
+        self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions, watch: Watch | None = None
+    ) -> list[Tokens]:
         """Return the ids added to each prompt; see `Engine.generate`.
 
         Every row is computed for itself, so no other row changes it. When the context is full, the window jumps as
@@ -184,9 +186,11 @@ class ReferenceEngine:
         for ids in rows:
             if not ids.size or ids.min() < 0 or ids.max() >= self.config.vocabulary:
                 raise ValueError(f"a prompt needs at least one id, all in [0, {self.config.vocabulary})")
-        return self._map(lambda row: self._continue(row, rows[row], options), range(len(rows)))
+        return self._map(lambda row: self._continue(row, rows[row], options, watch), range(len(rows)))
 
-    def _continue(self, row: int, prompt: npt.NDArray[np.int64], options: GenerateOptions) -> Tokens:
+    def _continue(
+        self, row: int, prompt: npt.NDArray[np.int64], options: GenerateOptions, watch: Watch | None
+    ) -> Tokens:
         reader = Reader.empty(self._w, self.config.model)
         ids = prompt.tolist()
         seen_from, seen_to = 0, 0
@@ -197,9 +201,10 @@ class ReferenceEngine:
             else:
                 logits_V = reader.restart(np.array(ids[start:]))
             seen_from, seen_to = start, len(ids)
-            uniform = float(Draws(options.seed, "generate", row, index).uniform(1)[0])
+            uniform = float(Draws(options.seed, "generate", options.first + row, index).uniform(1)[0])
             ids.append(choose(logits_V, options, ids, uniform))
-            if ids[-1] in options.stop:
+            ended = watch is not None and watch(row, ids[-1])
+            if ended or ids[-1] in options.stop:
                 break
         return np.array(ids[len(prompt) :], dtype=np.int32)
 

@@ -28,6 +28,7 @@ def check_options(options: GenerateOptions) -> None:
         "top_k": (options.top_k >= 0, "at least 0; 0 keeps all ids"),
         "top_p": (0 < options.top_p <= 1, "above 0 and at most 1; 1 keeps all ids"),
         "repetition_penalty": (options.repetition_penalty > 0, "above 0; 1 is no penalty"),
+        "first": (options.first >= 0, "at least 0; it is the number of a row"),
     }
     for name, (fits, meaning) in ranges.items():
         if not fits:

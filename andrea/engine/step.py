@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, sum_losses
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, Watch, sum_losses
 from andrea.engine.backward import backward
 from andrea.engine.buffers import Pinned
 from andrea.engine.compiler import architecture_of, compiler_version, kernel_digest
@@ -297,10 +297,12 @@ class CudaEngine:
             if ids.size and not lowest <= ids.min() <= ids.max() < V:
                 raise ValueError(f"{name} has ids outside [{lowest}, {V})")
 
-    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
+    def generate(
+        self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions, watch: Watch | None = None
+    ) -> list[Tokens]:
         """Return the ids added to each prompt; see `Engine.generate`."""
         self._use_card()
-        return self._decoder.generate(prompts, options)
+        return self._decoder.generate(prompts, options, watch)
 
     # -- state -------------------------------------------------------------------------------------------------------
 

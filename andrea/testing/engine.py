@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, sum_losses
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Watch, sum_losses
 from andrea.engine.schedule import learning_rate
 from andrea.rng import Draws
 from andrea.types import Tokens
@@ -76,13 +76,17 @@ class FakeEngine:
         total = np.where(valid, costs[targets % GROUPS], 0.0).sum(axis=1)
         return np.asarray(total / valid.sum(axis=1), dtype=np.float32)
 
-    def generate(self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions) -> list[Tokens]:
+    def generate(
+        self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions, watch: Watch | None = None
+    ) -> list[Tokens]:
         """Return letters and spaces drawn from (seed, row, number of updates)."""
         updates = int(self._state["applied_updates"][0])
         rows = []
         for row in range(len(prompts)):
-            words = Draws(options.seed, "fake.generate", row, updates).words(options.max_tokens)
-            rows.append(LETTERS[(words % np.uint64(len(LETTERS))).astype(np.int64)] % self.config.vocabulary)
+            words = Draws(options.seed, "fake.generate", options.first + row, updates).words(options.max_tokens)
+            ids = LETTERS[(words % np.uint64(len(LETTERS))).astype(np.int64)] % self.config.vocabulary
+            ends = (place for place, one in enumerate(ids.tolist(), start=1) if watch and watch(row, one))
+            rows.append(ids[: next(ends, len(ids))])
         return rows
 
     def export_state(self) -> dict[str, npt.NDArray[Any]]:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from andrea.engine import EngineConfig, GenerateOptions, reference, sum_losses
 from andrea.engine import operations as op
@@ -309,6 +310,29 @@ def test_generate_stops_at_a_stop_id(make):
     stop = free[12]
     cut = engine.generate([[1, 2]], GenerateOptions(max_tokens=30, seed=1, stop=(stop,)))[0].tolist()
     assert cut == free[: free.index(stop) + 1]
+
+
+def test_a_watcher_sees_every_id_and_may_end_a_row(make):
+    """Watching changes no id; of each row all ids are told in order; a true answer makes one the row's last."""
+    engine, options = make(), GenerateOptions(max_tokens=12, seed=3)
+    prompts = [[1, 2], [5], [7, 7]]
+    free = [row.tolist() for row in engine.generate(prompts, options)]
+    seen = [[], [], []]
+    engine.generate(prompts, options, lambda row, one: seen[row].append(one))
+    assert seen == free
+
+    last = []
+    cut = engine.generate(prompts, options, lambda row, one: row == 1 and (last.append(one) or len(last) == 4))
+    assert [row.tolist() for row in cut] == [free[0], free[1][:4], free[2]]
+
+
+def test_prompts_in_parts_are_drawn_as_all_at_once(make):
+    """`first` numbers the rows on: two halves give the rows of the whole."""
+    engine, options = make(), GenerateOptions(max_tokens=9, seed=2)
+    whole = engine.generate([[1]] * 4, options)
+    halves = [*engine.generate([[1]] * 2, options), *engine.generate([[1]] * 2, evolve(options, first=2))]
+    assert [row.tolist() for row in halves] == [row.tolist() for row in whole]
+    assert len({tuple(row.tolist()) for row in whole}) == 4
 
 
 @pytest.mark.parametrize("prompt", [[], [V], [-1]])

@@ -104,7 +104,15 @@ def test_damaged_logits_are_refused(bad):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_tokens": -1}, {"temperature": -0.1}, {"top_k": -1}, {"top_p": 0}, {"top_p": 1.1}, {"repetition_penalty": 0}],
+    [
+        {"max_tokens": -1},
+        {"temperature": -0.1},
+        {"top_k": -1},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"repetition_penalty": 0},
+        {"first": -1},
+    ],
 )
 def test_options_are_checked(wrong):
     """Each option out of range is named with its range; what is in range passes."""

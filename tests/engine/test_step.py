@@ -511,6 +511,19 @@ def test_greedy_text_is_the_references(opened):
     reference.close()
 
 
+def test_text_is_watched_and_numbered_on(opened):
+    """Every id is told, a true answer is a row's last, and rows drawn in parts are those drawn at once."""
+    engine = opened(SMALL)
+    options = GenerateOptions(70, seed=4)
+    prompts = [[1], [7, 7], list(range(5)), [139], [2], [3]]
+    free = [row.tolist() for row in engine.generate(prompts, options)]
+    seen = [[] for _ in prompts]
+    cut = engine.generate(prompts, options, lambda row, one: seen[row].append(one) or len(seen[row]) == 3 + 20 * row)
+    assert [row.tolist() for row in cut] == seen == [row[: 3 + 20 * n] for n, row in enumerate(free)]
+    second = engine.generate(prompts[2:], evolve(options, first=2))
+    assert [row.tolist() for row in second] == free[2:]
+
+
 def test_nothing_is_allocated_after_construction(opened):
     """Steps, evaluation, text and export take no memory of the card."""
     engine = opened(SMALL)

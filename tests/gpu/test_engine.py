@@ -286,6 +286,23 @@ def test_rows_of_text_do_not_depend_on_each_other(opened, precision):
     assert together[1].tolist() == engine.generate([prompts[0], prompts[1]], options)[1].tolist()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_text_is_watched_and_numbered_on(opened, precision):
+    """Watching changes no id, a true answer is a row's last, and prompts in parts are drawn as all at once.
+
+    The rows pass the 64 ids that the card chooses between two looks of the host, and the end of the context.
+    """
+    engine = opened(evolve(SMALL, batch_size=2), PRECISIONS[precision])
+    options = GenerateOptions(150, temperature=0.9, top_k=50, top_p=0.9, repetition_penalty=1.2, seed=4)
+    prompts = [[1], [7, 7], list(range(5)), [39]]
+    free = [row.tolist() for row in engine.generate(prompts, options)]
+    seen = [[] for _ in prompts]
+    cut = engine.generate(prompts, options, lambda row, one: seen[row].append(one) or len(seen[row]) == 3 + 40 * row)
+    assert [row.tolist() for row in cut] == seen == [row[: 3 + 40 * n] for n, row in enumerate(free)]
+    second = engine.generate(prompts[2:], evolve(options, first=2))
+    assert [row.tolist() for row in second] == free[2:]
+
+
 def test_wrong_tokens_are_refused(opened):
     """Shapes and ids that do not fit are ValueErrors before anything runs."""
     engine = opened(SMALL)
