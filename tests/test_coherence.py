@@ -17,7 +17,7 @@ ENGLISH = (
 LOOP = "I think that it is good. " * 40
 COLLAPSE = "a" * 800
 LETTERS = " ".join(f"{first}{second}qx" for first in "bcdfghjklm" for second in "npqrstvwxz")
-KNOWN = frozenset(split_words(ENGLISH + LOOP))
+KNOWN = frozenset(split_words(f"{ENGLISH} {LOOP}"))
 SALAD = " ".join(sorted(KNOWN, key=lambda word: (word[::-1], word)))
 
 

@@ -12,7 +12,7 @@ from andrea.words import split_words
 
 GOOD = " ".join(f"{first}{second}q" for second in "aeiou" for first in "bcdfghjklmnpqrstvwxz")  # no word twice
 BAD = "I think that it is good. " * 40
-KNOWN = frozenset(split_words(GOOD + BAD))
+KNOWN = frozenset(split_words(f"{GOOD} {BAD}"))
 
 
 @pytest.fixture
