@@ -178,6 +178,7 @@ class Journal:
         line = _line(value)
         with self._writing():
             self._file.write(line)
+            self._file.flush()  # to the system, not to the disk: who watches the run sees every line at once
         self._remember(value)
 
     def _remember(self, value: dict[str, Any]) -> None:

@@ -92,6 +92,17 @@ def test_a_step_waits_but_never_loses_its_place(tmp_path):
     assert [line["step"] for line in lines(tmp_path)] == [0, 1, 2, 3, 3, 4]
 
 
+def test_who_watches_sees_every_line_at_once(tmp_path):
+    """Nothing waits in a buffer of this process: a step is in the file when it is caught up with, others at once."""
+    journal = Journal(tmp_path, "model", NAMES)
+    journal.step(make_record(0))
+    journal.catch_up()
+    assert [line["step"] for line in lines(tmp_path)] == [0]
+    journal.sample(Sample(1, 2.0, ("> ",), ("hello",)))
+    assert [line["kind"] for line in lines(tmp_path)] == ["step", "sample"]
+    journal.close()
+
+
 def test_the_other_lines(tmp_path):
     """Samples are prompt and text together; evaluations and reasons are as they were told."""
     journal = Journal(tmp_path, "model", NAMES)
