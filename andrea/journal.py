@@ -39,7 +39,7 @@ class Journal:
     def __init__(self, folder: Path, name: str, sources: tuple[str, ...], length: int = 0) -> None:
         self.path = folder / "journal.jsonl"
         self._folder, self._name, self._sources = folder, name, sources
-        self._behind: dict[str, Any] | None = None
+        self._behind: StepRecord | None = None
         self.losses: list[list[float]] = []
         self.samples: list[dict[str, Any]] = []
         if length and (not self.path.exists() or self.path.stat().st_size < length):
@@ -66,23 +66,13 @@ class Journal:
     def step(self, record: StepRecord) -> None:
         """Take a step; it is written by `catch_up`, or before whatever else is written."""
         self.catch_up()
-        self._behind = {
-            "kind": "step",
-            "step": record.step,
-            "loss": record.loss,
-            "grad_norm": record.grad_norm,
-            "learning_rate": record.learning_rate,
-            "skipped": record.skipped,
-            "tokens": record.tokens,
-            "pulls": [self._pull(pull) for pull in record.pulls],
-            **({"probes": {name: list(pair) for name, pair in record.probes.items()}} if record.probes else {}),
-        }
+        self._behind = record
 
     def catch_up(self) -> None:
         """Write the step that was taken last: the loop does that while the next one is computed."""
-        step, self._behind = self._behind, None
-        if step is not None:
-            self._write(step)
+        record, self._behind = self._behind, None
+        if record is not None:
+            self._write(self._step(record))
 
     def sample(self, sample: Sample) -> None:
         """Write generated texts."""
@@ -160,6 +150,19 @@ class Journal:
                 f"{self.path} is damaged: line {number} is not JSON",
                 "put the file back; or move it away and fork the checkpoint: andrea run --from CHECKPOINT --out NEW",
             ) from None
+
+    def _step(self, record: StepRecord) -> dict[str, Any]:
+        return {
+            "kind": "step",
+            "step": record.step,
+            "loss": record.loss,
+            "grad_norm": record.grad_norm,
+            "learning_rate": record.learning_rate,
+            "skipped": record.skipped,
+            "tokens": record.tokens,
+            "pulls": [self._pull(pull) for pull in record.pulls],
+            **({"probes": {name: list(pair) for name, pair in record.probes.items()}} if record.probes else {}),
+        }
 
     def _pull(self, pull: Pull) -> dict[str, Any]:
         return {

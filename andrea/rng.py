@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+WORDS = 4  # of a block of Philox-4x64
 
 
 class Draws:
@@ -35,13 +37,15 @@ class Draws:
     """
 
     def __init__(self, seed: int, consumer: str, step: int = 0, pull: int = 0) -> None:
-        digest = hashlib.blake2b(f"{seed}:{consumer}".encode(), digest_size=16).digest()
-        key = np.frombuffer(digest, dtype="<u8")
-        self._bits = np.random.Philox(key=key, counter=np.array([0, 0, step, pull], dtype=np.uint64))
+        self._key, self._step, self._pull = _key(seed, consumer), step, pull
+        self._drawn = 0
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
-        """Return `count` raw 64-bit words, uint64 (count,)."""
-        return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
+        """Return the next `count` raw 64-bit words, uint64 (count,)."""
+        block, within = divmod(self._drawn, WORDS)
+        words = _philox(self._key, (block, 0, self._step, self._pull), within + count)[within:]
+        self._drawn += count
+        return words
 
     def uniform(self, count: int) -> Floats:
         """Return numbers in [0, 1) with 53 random bits each, float64 (count,)."""
@@ -76,6 +80,33 @@ class Draws:
         """
         index = self.words((count + 3) // 4).astype("<u8").view("<u2")[:count]
         return np.asarray(_normal_quantiles()[index], dtype=np.float32)
+
+
+@functools.lru_cache(maxsize=1024)
+def _key(seed: int, consumer: str) -> npt.NDArray[np.uint64]:
+    digest = hashlib.blake2b(f"{seed}:{consumer}".encode(), digest_size=16).digest()
+    return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+
+_generators = threading.local()
+
+
+def _philox(
+    key: npt.NDArray[np.uint64], counter: tuple[int, int, int, int], count: int
+) -> npt.NDArray[np.uint64]:
+    """Return the first words behind a counter.
+
+    One generator a thread is wound to where it is wanted: making one takes four times as long, and a step of a small
+    model waits for every draw.
+    """
+    if not hasattr(_generators, "bits"):
+        _generators.bits = np.random.Philox(key=key)
+        _generators.state = _generators.bits.state
+    bits, state = _generators.bits, _generators.state
+    state["state"] = {"counter": np.array(counter, dtype=np.uint64), "key": key}
+    state["buffer_pos"] = WORDS  # nothing is left of an earlier block
+    bits.state = state
+    return np.asarray(bits.random_raw(count), dtype=np.uint64)
 
 
 @functools.cache

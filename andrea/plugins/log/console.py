@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -126,7 +127,10 @@ class Console:
         return f"{where}  {losses}  lr {record.learning_rate:.2e}  {speed} tok/s  {names}{skipped}"
 
     def _say(self, line: str) -> None:
-        self._terminal.print(line, soft_wrap=True)
+        if self._terminal.is_terminal:
+            self._terminal.print(line, soft_wrap=True)
+        else:  # the same characters; laying them out takes ten times as long, while the card waits
+            print(line, file=sys.stderr, flush=True)
 
 
 def _shown(text: str, width: int) -> str:
