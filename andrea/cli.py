@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.cli_benchmark import benchmark
+from andrea.cli_sample import chat, sample
 from andrea.cli_tokenizer import tokenizer
 from andrea.cli_trial import trial
 from andrea.errors import AndreaError
@@ -272,43 +273,8 @@ def _print_survey(reports: dict[str, Any], json_: bool) -> None:
 # -- using a run -------------------------------------------------------------------------------------------------------
 
 
-@app.command()
-def sample(
-    folder: RunFolder = None,
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="beginning of a text; repeatable")] = None,
-    count: Annotated[int, typer.Option(min=1, help="texts for each prompt")] = 1,
-    tokens: Annotated[int, typer.Option(min=1, help="tokens to add")] = 200,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="keep the k best tokens; 0 keeps all")] = 0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="keep the likeliest tokens up to p")] = 0.95,
-    repetition_penalty: Annotated[float, typer.Option(min=0.0, help="above 1 discourages repeats")] = 1.0,
-    seed: Annotated[int, typer.Option(help="of the draws")] = 0,
-    checkpoint: CheckpointName = None,
-    device: DeviceName = "auto",
-    json_: AsJson = False,
-) -> None:
-    """Write text with a trained model."""
-    from andrea.assembly import print_line
-    from andrea.engine import GenerateOptions
-    from andrea.trained import open_model
-
-    model = open_model(folder, checkpoint, device, print_line)
-    prompts = [text for text in (prompt or [""]) for _ in range(count)]
-    options = GenerateOptions(tokens, temperature, top_k, top_p, repetition_penalty, seed, (model.tokenizer.bos,))
-    texts = model.generate(prompts, options)
-    if json_:
-        pairs = zip(prompts, texts, strict=True)
-        _print_json({"step": model.step, "samples": [{"prompt": p, "text": t} for p, t in pairs]})
-        return
-    for number, (beginning, text) in enumerate(zip(prompts, texts, strict=True)):
-        print(("\n" + "-" * 40 + "\n" if number else "") + _harmless(beginning + text))
-
-
-def _harmless(text: str) -> str:
-    """Return a text with control characters escaped where a terminal would obey them."""
-    if not sys.stdout.isatty():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+app.command()(sample)
+app.command()(chat)
 
 
 @app.command()

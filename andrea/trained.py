@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import attrs
 import numpy as np
 from attrs import frozen
 
@@ -19,7 +20,8 @@ from andrea.loop import Hooks
 from andrea.registry import Chosen, available, create, register
 from andrea.tokenfile import TokenFile
 from andrea.tokens import reopen
-from andrea.types import Evaluation, Tokenizer, TokenizerRequest
+from andrea.types import Evaluation, Tokenizer, TokenizerRequest, Tokens
+from andrea.writing import Growing, Show, Written, check_stops
 
 Say = Callable[[str], None]
 
@@ -37,11 +39,60 @@ class Model:
 
     def generate(self, prompts: Sequence[str], options: GenerateOptions) -> list[str]:
         """Return the texts that the model adds to the prompts."""
-        ids = [np.append(self.tokenizer.bos, self.tokenizer.encode(p.encode())).astype(np.int32) for p in prompts]
-        return [self.tokenizer.decode(row).decode(errors="replace") for row in self.engine.generate(ids, options)]
+        return [one.text for one in self.write(prompts, options)]
+
+    def write(
+        self,
+        prompts: Sequence[str],
+        options: GenerateOptions,
+        stops: Sequence[str] = (),
+        show: Show | None = None,
+        halt: Callable[[], bool] = lambda: False,
+    ) -> list[Written]:
+        """Return what the model adds to the prompts, and why each text ends.
+
+        Parameters
+        ----------
+        prompts
+            Each begins a document; an empty one lets the model begin it.
+        options
+            How ids are drawn; those that end a row are no part of the text.
+        stops
+            A text ends before the first of these.
+        show
+            Is told (row, what is new of its text), of several rows perhaps from several threads at once. What it was
+            told of a row, joined, is the row's text.
+        halt
+            Asked after every token; true ends all texts.
+        """
+        check_stops(stops)
+        rows = [Growing(self._bytes, stops, show and (lambda new, n=n: show(n, new))) for n in range(len(prompts))]
+        ids = self.engine.generate(
+            [self.begin(prompt) for prompt in prompts], options, lambda row, one: rows[row].take(one) or halt()
+        )
+
+        def ended(row: int) -> str:
+            if rows[row].stopped:
+                return "stop"
+            if ids[row].size and int(ids[row][-1]) in options.stop:
+                return "end"
+            return "length" if ids[row].size == options.max_tokens else "interrupted"
+
+        return [Written(p, rows[n].finish(), rows[n].tokens, ended(n)) for n, p in enumerate(prompts)]
+
+    def begin(self, text: str) -> Tokens:
+        """Return the ids of a text that begins a document, int32 (n,).
+
+        Bytes of a command line that are no UTF-8, which Python holds as lone surrogates, are encoded as they were.
+        """
+        data = text.encode("utf-8", "surrogateescape")
+        return np.append(self.tokenizer.bos, self.tokenizer.encode(data)).astype(np.int32)
+
+    def _bytes(self, one: int) -> bytes:
+        return self.tokenizer.decode([one])
 
 
-def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: Say) -> Model:
+def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: Say, rows: int | None = None) -> Model:
     """Open a run's model.
 
     Parameters
@@ -54,6 +105,8 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
         As for ``andrea run``.
     say
         Is told what a person may want to know.
+    rows
+        Texts that are computed at once, at most as many as in training; by default so many. Fewer need less memory.
 
     Raises
     ------
@@ -76,7 +129,10 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
             "put the folder back, or take it from the run that this one was made of",
         )
     precision = hooks.choose_precision(found)
-    engine = open_engine(engine_config(config, tokenizer.size), found, precision)
+    shapes = engine_config(config, tokenizer.size)
+    if rows is not None:
+        shapes = attrs.evolve(shapes, batch_size=max(1, min(rows, shapes.batch_size)), accumulation=1)
+    engine = open_engine(shapes, found, precision)
     # Of the engine's state only the weights: the rest is for training, and belongs to the precision it was trained in.
     engine.import_state({**engine.export_state(), "weights": snapshot.engine["weights"]})
     say(f"model: {folder}, step {snapshot.step}")
