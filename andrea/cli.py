@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea.cli_audit import audit
 from andrea.cli_benchmark import benchmark
 from andrea.cli_sample import chat, sample
 from andrea.cli_tokenizer import tokenizer
@@ -26,6 +27,7 @@ app = typer.Typer(
     help="Grow small language models on one GPU; every policy is a plugin.",
 )
 
+app.add_typer(audit, name="audit")
 app.add_typer(tokenizer, name="tokenizer")
 
 Experiment = Annotated[str | None, typer.Argument(help="JSON file or bundled experiment; quickstart when left out")]

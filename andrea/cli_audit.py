@@ -1,0 +1,150 @@
+"""``andrea audit``: draw texts for a blind judgement, have them graded, and report the grades."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from andrea.errors import AndreaError
+
+audit = typer.Typer(no_args_is_help=True, help="Judge what models write, blind: draw a sheet, grade it, report.")
+
+Folder = Annotated[Path, typer.Argument(metavar="AUDIT", help="folder of an audit")]
+
+
+@audit.command()
+def draw(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN|CHECKPOINT...", help="whose texts are compared")],
+    prompts: Annotated[Path | None, typer.Option(help="JSON file: domains and their prompts, and a rubric")] = None,
+    held_out: Annotated[
+        int,
+        typer.Option("--held-out", min=0, help="in place of --prompts: so many held-out beginnings of every source"),
+    ] = 0,
+    draws: Annotated[int, typer.Option(min=1, help="texts for each prompt and checkpoint")] = 1,
+    tokens: Annotated[int, typer.Option(min=1, help="tokens of a text")] = 160,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 0.7,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="keep the likeliest tokens up to p")] = 0.95,
+    seed: Annotated[int, typer.Option(help="of the draws and of the order")] = 0,
+    device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="folder of the audit; audits/ and a digest when left out")] = None,
+) -> None:
+    """Draw texts from checkpoints with the same prompts and seeds, and write a sheet that hides whose they are."""
+    from andrea.assembly import print_line
+    from andrea.audit import Audit, Judged, find_checkpoint, held_out_questions, make_sheet, read_questions
+    from andrea.audit import draw as draw_texts
+    from andrea.audit_sheet import write_sheets
+    from andrea.progress import Preparing
+    from andrea.trained import Model, open_model
+
+    def open_(checkpoint: Judged) -> Model:
+        return open_model(None, checkpoint.path, device, lambda line: None)
+
+    if held_out and prompts:
+        raise AndreaError("--prompts and --held-out exclude each other", "leave one of them out")
+    checkpoints = tuple(find_checkpoint(path) for path in runs)
+    questions = held_out_questions(open_(checkpoints[0]), held_out) if held_out else read_questions(prompts)
+    asked = Audit(checkpoints, questions, draws, tokens, temperature, top_p, seed)
+    folder = out or Path("audits") / asked.digest[:8]
+    with Preparing() as preparing:
+        drawn = draw_texts(asked, folder, open_, preparing)
+    sheet = make_sheet(asked, drawn)
+    write_sheets(folder, sheet)
+    print_line(f"{len(sheet.items)} texts of {len(checkpoints)} checkpoints: {folder / 'sheet.html'}, sheet.csv")
+    print_line(
+        "  grade them in a browser or a table program, without a look at samples.jsonl, which tells whose they are"
+    )
+    print_line(f"  put graded files into {folder / 'grades'}, then: andrea audit report {folder}")
+
+
+@audit.command()
+def grade(
+    folder: Folder,
+    url: Annotated[str, typer.Option(help="of an endpoint like OpenAI's, for instance http://localhost:8000/v1")],
+    model: Annotated[str, typer.Option(help="as the endpoint calls it")],
+    name: Annotated[str | None, typer.Option(help="of the grader in the report; the model's when left out")] = None,
+    key_variable: Annotated[
+        str, typer.Option(help="environment variable that holds the key, if one is needed")
+    ] = "OPENAI_API_KEY",
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="of the request, null leaves one out; repeatable")
+    ] = None,
+) -> None:
+    """Let a language model grade the texts; grades are kept as they come, and the same command goes on."""
+    from andrea.assembly import print_line
+    from andrea.audit import read_sheet
+    from andrea.audit_grader import Endpoint, grade_sheet
+    from andrea.audit_grades import GradeFile, read_grades
+    from andrea.folder_lock import FolderLock
+    from andrea.progress import Preparing
+
+    sheet = read_sheet(folder)
+    grader = name or model
+    endpoint = Endpoint(url, model, os.environ.get(key_variable, ""), dict(map(_field, option or ())))
+    path = folder / "grades" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', grader).strip('.-') or 'grader'}.csv"
+    path.parent.mkdir(exist_ok=True)
+    lock = FolderLock(path.parent)
+    try:
+        with GradeFile(path, sheet, grader) as file, Preparing() as preparing:
+            known = {one.item for one in read_grades(path, sheet) if one.grader == grader}
+            passed = grade_sheet(sheet, known, endpoint, file, preparing)
+    finally:
+        lock.release()
+    print_line(f"{len(sheet.items) - len(passed)} of {len(sheet.items)} texts are graded: {path}")
+    if passed:
+        print_line(f"{grader} gave no grade to {', '.join(map(str, passed))}; the same command asks again")
+        raise typer.Exit(1)
+
+
+def _field(setting: str) -> tuple[str, Any]:
+    """Split KEY=VALUE; the value is JSON when it parses, else text."""
+    key, equals, text = setting.partition("=")
+    if not key or not equals:
+        raise AndreaError(f"--option {setting!r} is not KEY=VALUE", "for instance --option max_tokens=200")
+    try:
+        return key, json.loads(text)
+    except ValueError:
+        return key, text
+
+
+@audit.command()
+def report(
+    folder: Folder,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="GRADES...", help="graded CSV files beside those in AUDIT/grades")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+) -> None:
+    """Read the grades back, and say what they come to for every domain and checkpoint."""
+    from andrea.assembly import print_line
+    from andrea.audit import read_sheet
+    from andrea.audit_grades import read_all
+    from andrea.audit_report import notes, summarise, table, to_json, write_report
+
+    sheet = read_sheet(folder)
+    paths = {path.resolve(): path for path in [*sorted((folder / "grades").glob("*.csv")), *(files or [])]}
+    grades = read_all(list(paths.values()), sheet)
+    if not any(grades.values()):
+        raise AndreaError(
+            f"{folder} has no grades yet",
+            f"grade {folder / 'sheet.html'}, or let a model: andrea audit grade {folder} --url URL --model NAME",
+        )
+    figures = summarise(sheet, grades)
+    write_report(folder, figures)
+    if json_:
+        print(json.dumps(to_json(figures), indent=1))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        head, *rows = table(figures)
+        shown = Table(*head, box=None)
+        for row in rows:
+            shown.add_row(*row)
+        Console(markup=False, emoji=False, highlight=False).print(shown)
+        print("\n".join(notes(figures)))
+    print_line(f"report: {folder / 'report.md'}, report.json")
