@@ -56,7 +56,7 @@ class Trial:
     experiment
         The JSON object of an experiment; in the file also the name of one, or a path as seen from the file.
     steps
-        Of every run; they replace the experiment's `schedule.steps`.
+        Of every run; they replace the experiment's `schedule.steps`, and an arm's `set` replaces them.
     seeds
         Every arm runs once with each.
     arms
@@ -225,14 +225,13 @@ def _job(trial: Trial, name: str, seed: int, where: str, folder: Path) -> Job:
         waits_for.append(f"{match[1]}.{seed}")
         return str(folder / "runs" / waits_for[-1])
 
+    base = {**trial.experiment, "schedule": {**trial.experiment.get("schedule", {}), "steps": trial.steps}}
     try:
-        value = _changed(
-            trial.experiment, Arm(_mapped(arm.plugins, lambda text: RUN_OF.sub(place, text)), arm.without, arm.set)
-        )
+        plugins = _mapped(arm.plugins, lambda text: RUN_OF.sub(place, text))
+        value = _changed(base, Arm(plugins, arm.without, arm.set))
     except AndreaError as error:
         raise AndreaError(f"{where}: {error.message}", error.hint) from None
     value["seed"] = seed
-    value.setdefault("schedule", {})["steps"] = trial.steps
     _check(value, where)
     file, run = folder / "experiments" / f"{name}.{seed}.json", folder / "runs" / f"{name}.{seed}"
     return Job(name, seed, value, file, run, trial.test_rows, tuple(dict.fromkeys(waits_for)))

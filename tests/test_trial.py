@@ -92,6 +92,13 @@ def test_an_arm_changes_the_experiment_and_nothing_else(read_jobs):
     assert plain.experiment["schedule"]["steps"] == 30
 
 
+def test_an_arm_may_train_for_more_steps(read_jobs):
+    """Arms whose tokens stand for other numbers of bytes are compared after the same text."""
+    arms = {"uniform": {}, "longer": {"set": {"schedule.steps": 40, "evaluation.eval_every": 20}}}
+    steps = [job.experiment["schedule"]["steps"] for job in read_jobs(arms=arms, seeds=[0])]
+    assert steps == [30, 40]
+
+
 def test_the_data_folder_and_other_runs_stand_in_braces(read_jobs, shared_folder, tmp_path):
     """{data} is the folder of the command line; {run:ARM} is the run of the same seed, behind which the arm comes."""
     arms = {"replay": {"plugins": {"bandit.replay": {"path": "{run:uniform}"}}}, "uniform": {}}
