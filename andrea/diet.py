@@ -14,7 +14,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from andrea.errors import AndreaError
-from andrea.tokenfile import TokenFile, bytes_of_tokens
+from andrea.tokenfile import TokenFile, bytes_of_tokens, encode_all
 from andrea.types import Tokenizer
 
 Counts = npt.NDArray[np.int64]
@@ -56,13 +56,10 @@ class Usage:
         return int(self.counts[:256].sum()) / self.text_bytes if self.text_bytes else 0.0
 
 
-def usage_of_text(tokenizer: Tokenizer, documents: Iterable[bytes]) -> Usage:
+def usage_of_text(tokenizer: Tokenizer, documents: Sequence[bytes]) -> Usage:
     """Encode documents and count."""
-    counts, text_bytes = np.zeros(tokenizer.size, dtype=np.int64), 0
-    for document in documents:
-        counts += np.bincount(tokenizer.encode(document), minlength=tokenizer.size)
-        text_bytes += len(document)
-    return Usage(counts, text_bytes)
+    ids, _ = encode_all(tokenizer, documents)
+    return Usage(np.bincount(ids, minlength=tokenizer.size), sum(map(len, documents)))
 
 
 def usage_of_file(file: TokenFile) -> Usage:

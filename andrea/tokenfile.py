@@ -10,7 +10,7 @@ import hashlib
 import os
 import struct
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -172,8 +172,8 @@ class Encoder:
         self.kind = np.dtype("<u2" if tokenizer.size <= 65536 else "<u4")
         self.token_bytes = bytes_of_tokens(tokenizer) if lengths is None else lengths
 
-    def encode(self, data: bytes) -> npt.NDArray[np.unsignedinteger[Any]]:
-        """Return `bos` and the ids of a document.
+    def encode_all(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.unsignedinteger[Any]], npt.NDArray[np.int64]]:
+        """Return `bos` and the ids of every document, end to end, and the tokens of each, int64 (documents,).
 
         Raises
         ------
@@ -181,14 +181,30 @@ class Encoder:
             When the tokenizer gives ids outside its vocabulary or `bos`, or ids that stand for another number of
             bytes than it was given: the fault of the tokenizer plugin.
         """
-        ids, size, bos = np.asarray(self.tokenizer.encode(data)), self.tokenizer.size, self.tokenizer.bos
+        (ids, counts), size, bos = encode_all(self.tokenizer, texts), self.tokenizer.size, self.tokenizer.bos
         if ids.size and (ids.min() < 0 or ids.max() >= size or (ids == bos).any()):
             raise ValueError(f"the tokenizer gave an id that is bos or outside [0, {size})")
-        if int(self.token_bytes[ids].sum()) != len(data):
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+        stands_for = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self.token_bytes[ids], dtype=np.int64)])
+        sizes = np.array([len(text) for text in texts], dtype=np.int64)
+        if ends[-1] != ids.size or not np.array_equal(np.diff(stands_for[ends]), sizes):
             raise ValueError("the tokenizer gave ids that stand for more or fewer bytes than the document has")
-        document = np.empty(ids.size + 1, dtype=self.kind)
-        document[0], document[1:] = bos, ids
-        return document
+        tokens = np.insert(ids.astype(self.kind), ends[:-1], bos)
+        return tokens, counts + 1
+
+
+def encode_all(tokenizer: Tokenizer, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    """Return the ids of all texts, end to end, int32 (n,), and how many each has, int64 (texts,).
+
+    A tokenizer that is faster with many texts than with one has a method ``encode_all(texts)`` that returns this; of
+    any other the texts are encoded one by one.
+    """
+    together = getattr(tokenizer, "encode_all", None)
+    if together is not None:
+        ids, counts = together(texts)
+        return np.asarray(ids), np.asarray(counts)
+    each = [np.asarray(tokenizer.encode(text)) for text in texts]
+    return np.concatenate([np.zeros(0, dtype=np.int32), *each]), np.array([one.size for one in each], dtype=np.int64)
 
 
 class TokenWriter:
@@ -227,10 +243,11 @@ class TokenWriter:
 
     def add(self, data: bytes) -> None:
         """Encode a document and append it."""
-        document = self._encoder.encode(data)
-        self.append(document, [document.size], len(data))
+        self.append(*self._encoder.encode_all([data]), len(data))
 
-    def append(self, tokens: npt.NDArray[np.unsignedinteger[Any]], lengths: Iterable[int], text_bytes: int) -> None:
+    def append(
+        self, tokens: npt.NDArray[np.unsignedinteger[Any]], lengths: npt.NDArray[np.int64], text_bytes: int
+    ) -> None:
         """Append documents that an `Encoder` encoded.
 
         Parameters
@@ -238,13 +255,12 @@ class TokenWriter:
         tokens
             Of all of them, `bos` included.
         lengths
-            Tokens of each.
+            Tokens of each, int64 (documents,).
         text_bytes
             Bytes of their texts together.
         """
         self._put(tokens.tobytes())
-        for length in lengths:
-            self._offsets.append(self._offsets[-1] + length)
+        self._offsets.extend((self._offsets[-1] + np.cumsum(lengths)).tolist())
         self._bytes += text_bytes
 
     def __exit__(

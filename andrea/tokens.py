@@ -506,11 +506,10 @@ def _is_encoded(path: Path, tokenizer: Tokenizer, task: _Task) -> bool:
     return True
 
 
-def _encode_chunk(asks: Asks, chunk: Chunk, saved: Path) -> tuple[npt.NDArray[Any], list[int], int]:
+def _encode_chunk(asks: Asks, chunk: Chunk, saved: Path) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], int]:
     """Return the tokens of all documents, the tokens of each, and the bytes of their texts."""
-    encoder = _encoder(asks.make_tokenizer, saved)
-    documents = [encoder.encode(text) for text in chunk.texts()]
-    return np.concatenate(documents), [len(one) for one in documents], int((chunk.ends - chunk.starts).sum())
+    tokens, lengths = _encoder(asks.make_tokenizer, saved).encode_all(list(chunk.texts()))
+    return tokens, lengths, int((chunk.ends - chunk.starts).sum())
 
 
 @functools.lru_cache(maxsize=1)

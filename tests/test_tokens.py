@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from andrea import AndreaError, Document, SourceSpec
-from andrea.tokenfile import TokenFile, TokenWriter, bytes_of_tokens
+from andrea.tokenfile import Encoder, TokenFile, TokenWriter, bytes_of_tokens
 from andrea.tokens import (
     StoppedError,
     group_hash,
@@ -177,6 +177,23 @@ def test_a_wrong_tokenizer_is_caught(tmp_path, ids, said):
     tokenizer.encode = lambda data: np.array(ids, dtype=np.int32)
     with pytest.raises(ValueError, match=said), TokenWriter(tmp_path / "a.btok", tokenizer) as writer:
         writer.add(b"a")
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [([1, 2], None)] + [(wrong, "more or fewer bytes") for wrong in ([2, 1], [3], [1, 1], [0, 1, 2])],
+)
+def test_texts_that_are_encoded_together_are_kept_apart(tmp_path, counts, said):
+    """What a tokenizer says of many texts must hold for each of them."""
+    tokenizer = Common(b"the")
+    tokenizer.encode_all = lambda texts: (np.array([97, 98, 99], dtype=np.int32), np.array(counts))
+    encoder = Encoder(tokenizer)
+    if said is None:
+        tokens, lengths = encoder.encode_all([b"a", b"bc"])
+        assert (tokens.tolist(), lengths.tolist()) == ([256, 97, 256, 98, 99], [2, 3])
+        return
+    with pytest.raises(ValueError, match=said):
+        encoder.encode_all([b"a", b"bc"])
 
 
 def test_bytes_of_tokens():

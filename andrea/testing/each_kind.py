@@ -98,6 +98,22 @@ def tokenizer_loses_nothing(subject: Subject) -> None:
 
 
 @contract("tokenizer")
+def tokenizer_encodes_all_as_one(subject: Subject) -> None:
+    """A tokenizer that has `encode_all` gives, for many texts, what `encode` gives for each."""
+    tokenizer = _tokenizer(subject)
+    together = getattr(tokenizer, "encode_all", None)
+    if together is None:
+        return
+    for texts in ([], _texts(), 300 * _texts()):  # few bytes may take another way than many
+        ids, counts = together(texts)
+        each = [tokenizer.encode(text) for text in texts]
+        if ids.dtype != np.int32 or list(counts) != [one.size for one in each]:
+            raise ContractError(f"encode_all gives {ids.dtype} and {len(counts)} counts for {len(texts)} texts")
+        if not np.array_equal(ids, np.concatenate([np.zeros(0, np.int32), *each])):
+            raise ContractError("encode_all gives other ids than encode")
+
+
+@contract("tokenizer")
 def tokenizer_decodes_any_ids(subject: Subject) -> None:
     """Any ids give bytes, the sum of what each gives alone, and `bos` gives none."""
     tokenizer = _tokenizer(subject)

@@ -22,6 +22,7 @@ from andrea import (
     plugin,
     state,
 )
+from andrea.registry import find
 from andrea.testing import ContractError, check_plugin, check_plugin_object
 from andrea.testing.contract import contracts_of, fault_of, subject
 from andrea.testing.promise import CONTRACTS
@@ -361,6 +362,30 @@ def test_a_good_plugin_keeps_every_contract():
 def test_what_a_bad_plugin_does_is_caught(target, contract, words):
     """Each is caught by the contract that names its fault."""
     assert words in fault(target, "bandit.bad", contract)
+
+
+@pytest.mark.parametrize("wrong", ["ids", "counts"])
+def test_texts_encoded_together_must_be_those_encoded_one_by_one(wrong):
+    """A tokenizer whose second way to encode gives something else is caught."""
+    byte = find("tokenizer.byte").load()
+
+    class Together(byte):
+        """Bytes, with a second way to encode them."""
+
+        @hookimpl
+        def make_tokenizer(self, request):
+            made = super().make_tokenizer(request)
+
+            def encode_all(texts):
+                ids = np.frombuffer(b"".join(texts), dtype=np.uint8).astype(np.int32)
+                counts = np.array([len(text) for text in texts], dtype=np.int64)
+                return (255 - ids, counts) if wrong == "ids" else (ids, counts[::-1])
+
+            made.encode_all = encode_all
+            return made
+
+    assert "encode_all gives" in fault(Together, "tokenizer.together", "tokenizer_encodes_all_as_one")
+    assert fault(byte, "tokenizer.byte", "tokenizer_encodes_all_as_one") is None
 
 
 def test_a_bad_plugin_breaks_no_other_contract():

@@ -2,7 +2,8 @@
 
 Sennrich, Haddow, Birch (2016), "Neural machine translation of rare words with subword units", on bytes. The library
 writes every byte as one printable character, splits text as GPT-2 did, and merges inside the pieces. It takes text,
-not bytes, so what is not UTF-8 is cut out and becomes byte ids: nothing is lost.
+not bytes, so what is not UTF-8 is cut out and becomes byte ids: nothing is lost. No piece goes on beyond a space that
+something visible follows, so what the library made of the text between two such spaces is remembered.
 
 Ids: 0-255 the bytes, 256 begins a document, 257 and up the merged segments in the order in which they were learned.
 The library's own vocabulary has the same numbers, so `tokenizer.json` serves other programs as it is. Ids that no text
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ MODEL_FILE, CHECK_FILE = "tokenizer.json", "bpe.json"
 BEGIN_NAME = "<begin of document>"
 # A lone surrogate stands for one byte that is not UTF-8; the group makes re.split return these runs too.
 NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
+# What is white space beyond ASCII is the library's to say, so only a space before a visible ASCII character counts.
+split_words = re.compile(" (?=[!-~])").split
 
 Merges = list[tuple[str, str]]
 
@@ -76,6 +80,7 @@ class BytePairTokenizer:
         self.size = 257 + segments
         vocabulary = number_tokens(merges, self.size)
         self._library = build_library(vocabulary, merges)
+        self._words = Words(self._library)
         self._pieces = np.empty(self.size, dtype=object)
         self._pieces[:] = [token_bytes(token) for token in vocabulary]
         decisive = json.dumps([FORMAT, merges, segments], sort_keys=True)
@@ -85,9 +90,13 @@ class BytePairTokenizer:
         """Return the ids of any bytes, int32 (n,)."""
         parts: list[npt.NDArray[np.int32]] = []
         for text, raw in utf8_runs(data):
-            ids = list(raw) if raw else self._library.encode(text).ids
-            parts.append(np.array(ids, dtype=np.int32))
+            parts.append(np.frombuffer(raw, dtype=np.uint8).astype(np.int32) if raw else self._encode_text(text))
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+    def _encode_text(self, text: str) -> npt.NDArray[np.int32]:
+        first, *words = split_words(text)
+        begin = array("i", self._library.encode(first).ids).tobytes()
+        return np.frombuffer(begin + b"".join(map(self._words.__getitem__, words)), dtype=np.int32).copy()
 
     def decode(self, ids: npt.ArrayLike) -> bytes:
         """Return the bytes of any ids; `bos` and ids without a merge give none.
@@ -112,6 +121,33 @@ class BytePairTokenizer:
         (folder / MODEL_FILE).write_bytes(content)
         check = {**FORMAT, "fingerprint": self.fingerprint, "sha256": hashlib.sha256(content).hexdigest()}
         (folder / CHECK_FILE).write_text(json.dumps(check, indent=1) + "\n", encoding="utf-8")
+
+
+class Words(dict[str, bytes]):
+    """The ids of words with a space before them, int32 as bytes; what is missing is asked of the library.
+
+    Parameters
+    ----------
+    library
+        Encodes text.
+    most
+        Words that are kept; then it begins anew. Long ones are not kept, so memory is bounded on any text.
+    longest
+        Characters of a word that is kept.
+    """
+
+    def __init__(self, library: Any, most: int = 1 << 18, longest: int = 32) -> None:
+        super().__init__()
+        self._library, self._most, self._longest = library, most, longest
+
+    def __missing__(self, word: str) -> bytes:
+        """Ask the library."""
+        found = array("i", self._library.encode(" " + word).ids).tobytes()
+        if len(word) <= self._longest:
+            if len(self) >= self._most:
+                self.clear()
+            self[word] = found
+        return found
 
 
 def utf8_runs(data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -1,7 +1,8 @@
 """tokenizer.harris: morphemes found by letter variety, chosen by the bytes they save, with the bytes as fallback.
 
-Ids: 0-255 the bytes, 256 begins a document, 257 and up the segments. Text is split into
-pieces, every piece is encoded by the fewest tokens, and pieces are remembered, so most of a text is looked up.
+Ids: 0-255 the bytes, 256 begins a document, 257 and up the segments. Text is split into pieces, and every piece is
+encoded by the fewest tokens. Of a short text pieces are remembered, so most are looked up; much text is encoded all at
+once by `harris_bulk`, to the same ids.
 
 References
 ----------
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, option, plugin
+from andrea.plugins.tokenizer.harris_bulk import Bulk
 from andrea.plugins.tokenizer.harris_file import FILE, FORMAT, PIECES, Training, escape, read_file, write_file
 from andrea.plugins.tokenizer.harris_pieces import split
 from andrea.plugins.tokenizer.harris_training import train_segments
@@ -27,6 +29,8 @@ from andrea.plugins.tokenizer.harris_variety import RULES
 
 DECODED = 1 << 13
 """Ids that are decoded at once: few enough for the processor's cache."""
+MANY = 1 << 16
+"""Bytes from which on it is faster to encode all at once than to remember pieces."""
 
 
 @plugin
@@ -101,6 +105,7 @@ class HarrisTokenizer:
         if len(set(texts)) != len(texts) or len(texts) > training.wanted or any(len(text) < 2 for text in texts):
             raise ValueError(f"segments must differ, have two bytes or more, and be at most {training.wanted}")
         self._ids = remember_pieces(texts)
+        self._bulk: Bulk | None = None
         self._bytes = np.full(self.size, b"", dtype=object)
         self._bytes[:256] = [bytes([value]) for value in range(256)]
         self._bytes[257 : 257 + len(texts)] = texts
@@ -109,6 +114,18 @@ class HarrisTokenizer:
 
     def encode(self, data: bytes) -> npt.NDArray[np.int32]:
         """Return the ids of any bytes, int32 (n,)."""
+        return self._encode_pieces(data) if len(data) < MANY else self.encode_all([data])[0]
+
+    def encode_all(self, texts: Sequence[bytes]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Return the ids of all texts, end to end, int32 (n,), and how many each has, int64 (texts,)."""
+        if sum(map(len, texts)) < MANY:
+            ids = [self._encode_pieces(text) for text in texts]
+            return np.concatenate([np.zeros(0, dtype=np.int32), *ids]), np.array([len(one) for one in ids], np.int64)
+        if self._bulk is None:
+            self._bulk = Bulk([text for text, _ in self.segments], self._encode_pieces)
+        return self._bulk.encode(texts)
+
+    def _encode_pieces(self, data: bytes) -> npt.NDArray[np.int32]:
         encoded = [b"".join(map(self._ids.__getitem__, pieces)) for pieces in split(data)]
         return np.frombuffer(b"".join(encoded), dtype=np.int32).copy()
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from andrea import AndreaError, Tokenizer, TokenizerRequest
-from andrea.plugins.tokenizer.bpe import BytePairs, byte_character, utf8_runs
+from andrea.plugins.tokenizer.bpe import BytePairs, Words, byte_character, utf8_runs
 
 TEXT = "\n".join(
     f"the {adjective} {noun}s were {verb}ing and {verb}ed in the {noun}"
@@ -45,6 +45,45 @@ def test_any_bytes_come_back(data):
     assert ids.dtype == np.int32
     assert TOKENIZER.decode(ids) == data
     assert TOKENIZER.bos not in ids
+
+
+SHREDS = [
+    " ",
+    "  ",
+    "\n",
+    "\t",
+    "\u00a0",
+    "\u2003",
+    "\u3000",
+    "\x1c",
+    "\x85",
+    "a",
+    "the",
+    " old",
+    "'s",
+    "'",
+    "7",
+    "12",
+    "-",
+]
+SHREDS += ["...", "r\u00e9el", "\u00e9", "\u4e2d\u6587", "\U0001f600", "\u0301", "\x7f", "\0", "w" * 40, " house" * 3]
+
+
+@given(st.one_of(st.text(), st.lists(st.sampled_from(SHREDS)).map("".join)))
+@example("a \u00a0 b\u00a0 c \n d\u2003 \u00e9 \u00e9")
+def test_words_one_by_one_are_the_text(text):
+    """Text that is cut at spaces has the ids that the library gives for the whole, whatever white space is in it."""
+    assert TOKENIZER.encode(text.encode()).tolist() == TOKENIZER._library.encode(text).ids
+
+
+def test_words_are_remembered_and_forgotten():
+    """A word is asked for once while there is room; a long one is never kept."""
+    words = Words(TOKENIZER._library, most=2, longest=5)
+    given = {word: words[word] for word in ("old", "new", "small", "train", "wait", "painting")}
+    assert len(words) <= 2
+    assert "painting" not in words
+    assert [words[word] for word in given] == list(given.values())
+    assert np.frombuffer(given["painting"], np.int32).tolist() == TOKENIZER._library.encode(" painting").ids
 
 
 @given(st.lists(st.integers(0, TOKENIZER.size - 1)))
