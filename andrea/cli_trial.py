@@ -19,6 +19,7 @@ def trial(
     device: Annotated[
         list[str] | None, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute; repeatable")
     ] = None,
+    queue: Annotated[str, typer.Option(help="who spreads the runs: here, or that of a package")] = "here",
     report: Annotated[bool, typer.Option("--report", help="run nothing, only render what is done")] = False,
     json_: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
 ) -> None:
@@ -27,7 +28,7 @@ def trial(
     from andrea.interrupts import exit_code
     from andrea.trial import find_trial, jobs_of, read_trial, write_trial
     from andrea.trial_plot import write_plots
-    from andrea.trial_queue import Queue
+    from andrea.trial_queue import find_queue
     from andrea.trial_report import to_json, write_report
     from andrea.trial_results import by_arm, read_results, summarise
 
@@ -37,11 +38,12 @@ def trial(
     jobs = jobs_of(asked, str(file), folder)
     failed: list[str] = []
     if not report:
+        make = find_queue(queue)
         write_trial(folder, file, jobs)
-        queue = Queue(jobs, device or ["auto"], folder / "logs", print_line)
-        if stopped_by := queue.work():
+        work = make(jobs, device or ["auto"], folder / "logs", print_line)
+        if stopped_by := work.work():
             raise typer.Exit(exit_code(stopped_by))
-        failed = queue.failed
+        failed = work.failed
     table = by_arm(asked, read_results(jobs, print_line))
     if not table:
         raise AndreaError(f"no run of {folder} is done", "andrea trial TRIAL without --report makes them")

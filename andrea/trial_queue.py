@@ -1,4 +1,8 @@
-"""Spreads the runs of a trial over devices, a process for each, and brings all of them to a stop when asked to."""
+"""Spreads the runs of a trial over devices, a process for each, and brings all of them to a stop when asked to.
+
+Another package may spread them over more than this machine: an entry point of the group ``andrea.queues`` names a
+class that is made and used like `Queue`, and ``andrea trial --queue NAME`` takes it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,54 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from attrs import define, field
 
+from andrea.errors import AndreaError, did_you_mean
 from andrea.interrupts import Interrupts
 from andrea.trial import Job
 
 Say = Callable[[str], None]
+GROUP, HERE = "andrea.queues", "here"
 INTERRUPTED = (130, 143, -2, -15)  # exit codes of a process that SIGINT or SIGTERM has ended, with and without a word
+
+
+def find_queue(name: str) -> Any:
+    """Return the class of a queue: `Queue` for ``here``, else that of an installed package.
+
+    Raises
+    ------
+    AndreaError
+        When there is none of this name, or its package cannot be imported.
+    """
+    others = {point.name: point for point in entry_points(group=GROUP)}
+    if name == HERE:
+        return Queue
+    if name not in others:
+        known = [HERE, *others]
+        raise AndreaError(f"there is no queue {name!r}", did_you_mean(name, known) or f"queues: {', '.join(known)}")
+    try:
+        return others[name].load()
+    except Exception as error:  # a package of others may fail in any way
+        raise AndreaError(f"the queue {name} cannot be imported: {error}", f"leave out --queue {name}") from error
+
+
+def command_of(job: Job, device: str) -> list[str]:
+    """Return the command that makes a run or goes on with it; it is done when it ends with 0."""
+    parts = (sys.executable, "-m", "andrea.trial_run", job.path, job.folder, device, job.test_rows)
+    return [str(part) for part in parts]
+
+
+def failure_of(job: Job, code: int, logs: Path) -> str:
+    """Say why a run is not done, from the exit code of its command and the end of what it said."""
+    if code in INTERRUPTED:
+        return "is interrupted; the same command goes on with it"
+    log = logs / f"{job.name}.txt"
+    last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+    return "\n  ".join([f"ended with exit code {code}; {log} ends with", *last])
 
 
 @define
@@ -70,12 +113,11 @@ class Queue:
                 self._start(slot, ready, device)
 
     def _start(self, slot: int, job: Job, device: str) -> None:
-        command = [sys.executable, "-m", "andrea.trial_run", job.path, job.folder, device, job.test_rows]
         self.logs.mkdir(parents=True, exist_ok=True)
         self.say(f"{job.name} on {device} {'goes on' if job.folder.exists() else 'begins'}")
         with (self.logs / f"{job.name}.txt").open("ab") as log:
             # A session of its own: a key pressed at the terminal reaches the trial, and the trial tells its runs once.
-            process = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(command_of(job, device), stdout=log, stderr=log, start_new_session=True)
         self._running[slot] = job, process
 
     def _look(self, interrupts: Interrupts) -> None:
@@ -91,12 +133,8 @@ class Queue:
     def _end(self, job: Job, process: subprocess.Popen[bytes]) -> None:
         if process.returncode == 0:
             self.say(f"{job.name} is done")
-        elif process.returncode in INTERRUPTED:
-            self._fail(job, "is interrupted; the same command goes on with it")
         else:
-            log = self.logs / f"{job.name}.txt"
-            last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-            self._fail(job, "\n  ".join([f"ended with exit code {process.returncode}; {log} ends with", *last]))
+            self._fail(job, failure_of(job, process.returncode, self.logs))
 
     def _fail(self, job: Job, why: str) -> None:
         self.failed.append(job.name)

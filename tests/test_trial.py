@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
 import pytest
 
+from andrea import trial_queue
 from andrea.errors import AndreaError
 from andrea.trial import ended, jobs_of, read_trial
 from andrea.trial_plot import project
@@ -144,6 +146,27 @@ def test_a_data_folder_must_be_named_where_the_file_wants_one(andrea, write):
     ended_with = andrea("trial", write(), *CPU)
     assert ended_with.code == 2
     assert "--data" in ended_with.err
+
+
+def test_a_queue_is_found_by_its_name(andrea, write, shared_folder, monkeypatch):
+    """One that is not there names those that are; one that cannot be imported says why; nothing is written."""
+
+    def broken():
+        raise ImportError("no module named cluster")
+
+    points = [SimpleNamespace(name="cluster", load=broken), SimpleNamespace(name="other", load=lambda: dict)]
+    monkeypatch.setattr(trial_queue, "entry_points", lambda group: points)
+    assert trial_queue.find_queue("here") is trial_queue.Queue
+    assert trial_queue.find_queue("other") is dict
+    for name, said in (
+        ("clustr", "did you mean cluster?"),
+        ("x", "queues: here, cluster, other"),
+        ("cluster", "no module"),
+    ):
+        ended_with = andrea("trial", write(), "--data", shared_folder, "--queue", name, *CPU)
+        assert ended_with.code == 2
+        assert said in ended_with.err
+    assert not Path("trials").exists()
 
 
 def test_a_report_of_nothing_says_so(andrea, write, shared_folder):
