@@ -73,11 +73,23 @@ def test_any_ids_decode(ids):
     assert TOKENIZER.decode(ids) == b"".join(TOKENIZER.decode([number]) for number in ids)
 
 
-@pytest.mark.parametrize("wrong", [[-1], [297]])
-def test_foreign_ids_are_refused(wrong):
-    """Ids outside the vocabulary are the user's error."""
-    with pytest.raises(AndreaError, match="0 to 296"):
-        TOKENIZER.decode(wrong)
+@pytest.mark.parametrize("wrong", [-1, 297, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("kind", [list, np.int32, np.int64, np.float64])
+def test_foreign_ids_are_refused(wrong, kind):
+    """Ids outside the vocabulary are the user's error, whatever kind of array they come in."""
+    given = [97] * 10_000 + [wrong]
+    with pytest.raises(AndreaError, match=rf"{wrong}\b.* 0 to 296"):
+        TOKENIZER.decode(given if kind is list else np.array(given, dtype=kind))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.int32, np.int64, np.uint64])
+def test_ids_of_any_kind_decode(kind):
+    """The ids of a token file, of the encoder, of the engine."""
+    ids = TOKENIZER.encode(TEXT)
+    assert TOKENIZER.decode(ids.astype(kind)) == TEXT
+    assert TOKENIZER.decode(ids.astype(kind)[::2]) == TOKENIZER.decode(ids[::2].tolist())
+    assert TOKENIZER.decode(kind(97)) == b"a"
+    assert TOKENIZER.decode([]) == b""
 
 
 @given(MIXED, st.integers(512, 600))
