@@ -84,7 +84,7 @@ class SamplingConfig:
         How each token is drawn.
     """
 
-    sample_every: int = 100
+    sample_every: int = 2000
     prompts: tuple[str, ...] = ("",)
     count: int = 8
     max_tokens: int = 256
@@ -105,7 +105,7 @@ class SamplingConfig:
 class EvaluationConfig:
     """Held-out losses during the run: every `eval_every` steps (0: never), on the first `rows` rows of each source."""
 
-    eval_every: int = 1000
+    eval_every: int = 2000
     rows: int = 64
 
     def __attrs_post_init__(self) -> None:

@@ -2,8 +2,9 @@
 // penalty, temperature, top-k, top-p, then the inverse of the cumulative distribution in the order of ids.
 //
 // Top-k and top-p need no sort: scores become integers of the same order, and the smallest one that is kept is built bit
-// by bit, each bit by one count, or one sum, over the row. Among equal scores the lowest ids are kept. A thread owns
-// neighbouring ids, so that sums and ranks go in the order of ids and are the same every time.
+// by bit, each bit by one count, or one sum, over the row. Bits in which all scores of its sign agree need neither: of a
+// bfloat16 score all but 15. Among equal scores the lowest ids are kept. A thread owns neighbouring ids, so that sums and
+// ranks go in the order of ids and are the same every time.
 #include "types.cuh"
 
 constexpr int SAMPLE_THREADS = 512;
@@ -62,6 +63,41 @@ __device__ __forceinline__ int block_best(double score, int id, double& top, dou
   return id;
 }
 
+// Bits of keys: set in one of them or more, and set in all.
+struct Bits {
+  uint64 some, all;
+};
+
+// Of the keys that have bit 63 as `like` has it; every thread gets them.
+__device__ __forceinline__ Bits bits_of(const uint64* keys, int begin, int end, uint64 like) {
+  __shared__ Bits of_warp[WARPS];
+  Bits own = {0, ~0ull};
+  for (int i = begin; i < end; ++i)
+    if (keys[i] >> 63 == like >> 63) own.some |= keys[i], own.all &= keys[i];
+  for (int offset = 16; offset; offset /= 2) {
+    own.some |= __shfl_xor_sync(~0u, own.some, offset);
+    own.all &= __shfl_xor_sync(~0u, own.all, offset);
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
+  __syncthreads();
+  for (int w = 0; w < WARPS; ++w) own.some |= of_warp[w].some, own.all &= of_warp[w].all;
+  return own;
+}
+
+// The largest threshold that `holds`, which must be one of the keys: it holds up to some key and for none above.
+template <typename Holds>
+__device__ __forceinline__ uint64 largest(const uint64* keys, int begin, int end, Holds holds) {
+  uint64 threshold = holds(1ull << 63) ? 1ull << 63 : 0;
+  const Bits bits = bits_of(keys, begin, end, threshold);
+  for (int b = 62; b >= 0; --b) {
+    const uint64 bit = 1ull << b;
+    if (!(bits.some & bit)) continue;
+    if ((bits.all & bit) || holds(threshold | bit)) threshold |= bit;
+  }
+  return threshold;
+}
+
 // What is kept: keys above the threshold, and the first `ties` that equal it.
 struct Kept {
   uint64 threshold;
@@ -69,13 +105,11 @@ struct Kept {
 };
 
 __device__ __forceinline__ Kept keep_count(const uint64* keys, int begin, int end, int k, int* room) {
-  uint64 threshold = 0;
-  for (int bit = 63; bit >= 0; --bit) {
-    const uint64 candidate = threshold | 1ull << bit;
+  const uint64 threshold = largest(keys, begin, end, [&](uint64 least) {
     int count = 0;
-    for (int i = begin; i < end; ++i) count += keys[i] >= candidate;
-    if (block_total(count, room) >= k) threshold = candidate;
-  }
+    for (int i = begin; i < end; ++i) count += keys[i] >= least;
+    return block_total(count, room) >= k;
+  });
   int above = 0;
   for (int i = begin; i < end; ++i) above += keys[i] > threshold;
   return {threshold, k - block_total(above, room)};
@@ -99,12 +133,9 @@ __device__ __forceinline__ Kept keep_mass(const uint64* keys, const double* weig
     if (keys[i] > kept.threshold || (keys[i] == kept.threshold && rank++ < kept.ties)) sum += weights[i];
   }
   const double target = share * block_total(sum, room);
-  uint64 threshold = 0;
-  for (int bit = 63; bit >= 0; --bit) {
-    const uint64 candidate = threshold | 1ull << bit;
-    if (candidate <= kept.threshold || mass_from(keys, weights, begin, end, candidate, room) >= target)
-      threshold = candidate;
-  }
+  const uint64 threshold = largest(keys, begin, end, [&](uint64 least) {
+    return least <= kept.threshold || mass_from(keys, weights, begin, end, least, room) >= target;
+  });
   const double above = mass_from(keys, weights, begin, end, threshold + 1, room);
   double one = 0;  // the weight of an element at the threshold; all of them are equal
   int ties = 0;

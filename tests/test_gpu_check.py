@@ -78,9 +78,10 @@ def test_a_real_run_is_measured_beside_its_engine(tmp_path, monkeypatch):
 def test_figures_of_a_run():
     """Rates from the first begin to the last, and a checkpoint's stall and aftermath beside the median."""
     real = load("real_run")
-    found = real.figures([0.0, 1.0, 2.0, 5.0, 6.5, 7.5, 8.5], tokens=10, checkpoint=3)
+    found = real.figures([0.0, 1.0, 2.0, 5.0, 6.5, 7.5, 8.5, 15.5], tokens=10, checkpoint=3, look=7)
     assert found["median_ms"] == 1000
-    assert found["tokens_per_second"] == 60 / 8.5
+    assert found["tokens_per_second"] == 70 / 15.5
+    assert found["look_ms"] == 6000  # the last step, behind which the model was looked at; no part of the checkpoint
     assert found["stall_ms"] == 2000  # the third step, behind which the checkpoint was made
     assert found["checkpoint_seconds"] == 2.5
 

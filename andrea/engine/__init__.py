@@ -103,7 +103,7 @@ class GenerateOptions:
     repetition_penalty
         Divides positive and multiplies negative logits of ids already in the row; 1 is none.
     seed
-        Of the draws: row r, token i draws from (seed, "generate", first + r, i), so rows do not depend on each other.
+        Of the draws: row r draws a number a token from (seed, "generate", first + r): rows do not depend on each other.
     stop
         Ids that end a row; the id itself is kept as the last.
     first

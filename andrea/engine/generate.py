@@ -34,6 +34,7 @@ class Row:
     number: int
     ids: list[int]
     prompt: int
+    draws: Draws
     cached_from: int = -1
     done: bool = False
 
@@ -59,25 +60,30 @@ class Decoder:
         self._state = Pinned(machine.arena, "decode_ids", "decode_seen")
         self._tokens = Pinned(machine.arena, "decode_tokens", "decode_tokens")
         self._graph: Graph | None = None
+        self._reading: Graph | None = None
 
     def prepare(self, graph: bool) -> None:
-        """Launch everything once, on no rows, and record one position as a graph if wanted."""
+        """Launch everything once, on no rows, and record a prompt's forward and one position as graphs if wanted."""
         self._state.view("decode_positions")[...] = -1
         self._state.copy_in(self._machine.stream)
         self._read_prompt(0, [0])
         one_position(self._machine)
         self._wait()
         if graph:
-            self._graph = Graph(self._machine.stream, lambda: one_position(self._machine))
+            m = self._machine
+            self._reading = Graph(m.stream, lambda: forward(m, m.at("ids"), 1))
+            self._graph = Graph(m.stream, lambda: one_position(m))
 
     def generate(
         self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions, watch: Watch | None = None
     ) -> list[Tokens]:
         """Return the ids added to each prompt; see `andrea.engine.Engine.generate`."""
         check_options(options)
-        rows = [Row(i, np.asarray(p, dtype=np.int64).reshape(-1).tolist(), 0) for i, p in enumerate(prompts)]
+        rows: list[Row] = []
+        for number, prompt in enumerate(prompts):
+            ids = np.asarray(prompt, dtype=np.int64).reshape(-1).tolist()
+            rows.append(Row(number, ids, len(ids), Draws(options.seed, "generate", options.first + number)))
         for row in rows:
-            row.prompt = len(row.ids)
             if not row.ids or min(row.ids) < 0 or max(row.ids) >= self._machine.config.vocabulary:
                 raise ValueError(f"a prompt needs at least one id, all in [0, {self._machine.config.vocabulary})")
         for first in range(0, len(rows), self._machine.B):
@@ -98,7 +104,7 @@ class Decoder:
                 self._read_prompt(place, row.ids[start:])
         room = min(T - row.position for row in active.values())
         count = min(DECODE_CAPACITY, options.max_tokens - made, room)
-        self._write_state(active, options, made, count)
+        self._write_state(active, options, count)
         for _ in range(count):
             if self._graph is None:
                 one_position(self._machine)
@@ -110,7 +116,7 @@ class Decoder:
             take(row, self._tokens.view("decode_tokens")[place, :count].tolist(), options.stop, watch)
         return count
 
-    def _write_state(self, active: dict[int, Row], options: GenerateOptions, made: int, count: int) -> None:
+    def _write_state(self, active: dict[int, Row], options: GenerateOptions, count: int) -> None:
         """Copy newest ids, positions, options, random numbers and ids already seen to the card."""
         names = ("decode_ids", "decode_positions", "decode_counts", "decode_uniforms", "decode_seen")
         ids, positions, counts, uniforms, seen = (self._state.view(name) for name in names)
@@ -121,10 +127,7 @@ class Decoder:
             ids[place], positions[place] = row.ids[-1], row.position
             seen[place, row.ids] = 1
             if options.temperature > 0:
-                for i in range(count):
-                    uniforms[place, i] = Draws(options.seed, "generate", options.first + row.number, made + i).uniform(
-                        1
-                    )[0]
+                uniforms[place, :count] = row.draws.uniform(count)  # a number for every id, in this order
         self._state.copy_in(self._machine.stream)
 
     def _read_prompt(self, place: int, window: list[int]) -> None:
@@ -135,7 +138,10 @@ class Decoder:
         ids[: len(window)] = window
         self._ids.copy_in(self._machine.stream)
         m = self._machine
-        forward(m, m.at("ids"), 1)
+        if self._reading is None:
+            forward(m, m.at("ids"), 1)
+        else:
+            self._reading.launch()
         for i in range(m.layers):
             m.attention.cache(m.at(f"layer{i}.qkv"), *caches(m, i), 1, m.T, place, m.T, m.stream)
 
@@ -144,8 +150,9 @@ class Decoder:
 
     def close(self) -> None:
         """Give graph and mirrors back."""
-        if self._graph is not None:
-            self._graph.close()
+        for graph in (self._reading, self._graph):
+            if graph is not None:
+                graph.close()
         self._state.close()
         self._tokens.close()
 

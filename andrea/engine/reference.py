@@ -193,15 +193,16 @@ class ReferenceEngine:
     ) -> Tokens:
         reader = Reader.empty(self._w, self.config.model)
         ids = prompt.tolist()
+        draws = Draws(options.seed, "generate", options.first + row)
         seen_from, seen_to = 0, 0
-        for index in range(options.max_tokens):
+        for _ in range(options.max_tokens):
             start = window_start(len(ids), self.config.model.context)
             if start == seen_from and seen_to == len(ids) - 1 and seen_to:
                 logits_V = reader.read(ids[-1])
             else:
                 logits_V = reader.restart(np.array(ids[start:]))
             seen_from, seen_to = start, len(ids)
-            uniform = float(Draws(options.seed, "generate", options.first + row, index).uniform(1)[0])
+            uniform = float(draws.uniform(1)[0])
             ids.append(choose(logits_V, options, ids, uniform))
             ended = watch is not None and watch(row, ids[-1])
             if ended or ids[-1] in options.stop:

@@ -1,4 +1,4 @@
-"""The CUDA engine: one card, one arena, one graph a step."""
+"""The CUDA engine: one card, one arena, one graph up to what the host wants to know of a step, one for its update."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class CudaEngine:
     Parameters
     ----------
     config
-        What is computed. Options read here: ``graph`` (True: the step is one captured graph; False gives the same
-        bits), ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or ``own``) and
-        ``fused_gelu`` (True or False; by default as `andrea.engine.machine` decides).
+        What is computed. Options read here: ``graph`` (True: what the card does again and again is captured; False
+        gives the same bits), ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or
+        ``own``) and ``fused_gelu`` (True or False; by default as `andrea.engine.machine` decides).
     device
         A card, from `andrea.engine.device.find_device`.
     precision
@@ -94,6 +94,8 @@ class CudaEngine:
         self._marks = [self._events[1:3], self._events[3:5]]  # begin and end of the last step and of the one before
         self._steps, self._host_ms = 0, 0.0
         self._graph: Graph | None = None
+        self._update: Graph | None = None
+        self._evaluation: Graph | None = None
         self._scale_of_step = precision.loss_scale
         self._prepare()
         self._place({"weights": initial_weights(config.model, config.vocabulary, config.seed)}, self._fresh_state())
@@ -128,13 +130,10 @@ class CudaEngine:
         self._take(inputs, targets, rate)
         self._marks.reverse()
         self._mark(self._marks[0][0])
-        if self._graph is None:
-            self._record()
-        else:
-            self._graph.launch()
+        self._run(self._graph, self._record)
         self._results.copy_out(self._machine.stream)
         self._mark(self._known)
-        update(self._machine)
+        self._run(self._update, self._apply)
         self._mark(self._marks[0][1])
         return functools.partial(self._finish, rate, before, probes, time.perf_counter() - begin)
 
@@ -194,17 +193,38 @@ class CudaEngine:
             embedding_gradient(m, ids)
         clip(m)
 
+    def _apply(self) -> None:
+        update(self._machine)
+
+    def _run(self, graph: Graph | None, launches: Callable[[], None]) -> None:
+        """Do what a graph holds; launch by launch where there is none."""
+        if graph is None:
+            launches()
+        else:
+            graph.launch()
+
     def _prepare(self) -> None:
-        """Launch everything once on zeros, so that code is loaded and products are prepared, then record the graph."""
+        """Launch everything once on zeros, so that code is loaded and products are prepared, then record the graphs."""
         graph = bool(self.config.options.get("graph", True))
         self._place({}, self._fresh_state())
         self._record()
-        update(self._machine)
+        self._apply()
         self._evaluate_batch()
         self._decoder.prepare(graph)
         self._wait()
         if graph:
-            self._graph = Graph(self._machine.stream, self._record)
+            self._record_graphs()
+
+    def _record_graphs(self) -> None:
+        self._close_graphs()
+        self._graph = Graph(self._machine.stream, self._record)
+        self._update = Graph(self._machine.stream, self._apply)
+        self._evaluation = Graph(self._machine.stream, self._evaluate_batch)
+
+    def _close_graphs(self) -> None:
+        for graph in (self._graph, self._update, self._evaluation):
+            if graph is not None:
+                graph.close()
 
     def _probe(self, probes: Mapping[str, tuple[Tokens, Tokens]] | None) -> dict[str, float]:
         measured = {name: sum_losses(self.evaluate(*rows), rows[1]) for name, rows in (probes or {}).items()}
@@ -218,8 +238,7 @@ class CudaEngine:
             return {}
         table = gemms.tune(self._time)
         if self._graph is not None:
-            self._graph.close()
-            self._graph = Graph(self._machine.stream, self._record)
+            self._record_graphs()
         return table
 
     def time_kernels(self) -> list[LaunchGroup]:
@@ -228,11 +247,11 @@ class CudaEngine:
 
         def step() -> None:
             self._record()
-            update(self._machine)
+            self._apply()
 
         def ahead() -> None:
             for _ in range(4):
-                self._graph.launch() if self._graph is not None else step()
+                self._run(self._graph, step)
 
         return time_launches(self._machine, self._driver, step, ahead)
 
@@ -276,7 +295,7 @@ class CudaEngine:
             ids[...], wanted[...] = 0, -1
             ids[:count, :T], wanted[:count, :T] = inputs[rows], targets[rows]
             self._inputs.copy_in(self._machine.stream)
-            self._evaluate_batch()
+            self._run(self._evaluation, self._evaluate_batch)
             self._results.copy_out(self._machine.stream)
             self._wait()
             result[rows] = self._results.view("row_losses")[:count]
@@ -401,8 +420,7 @@ class CudaEngine:
             return
         self._use_card()
         self._wait()
-        if self._graph is not None:
-            self._graph.close()
+        self._close_graphs()
         self._decoder.close()
         del self._ids, self._targets, self._rate, self._row_losses, self._state
         self._inputs.close()

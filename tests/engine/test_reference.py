@@ -260,10 +260,11 @@ def naive_generate(state, shape, prompt, row, options):
     """Generate without a cache: the whole window is read again for every id."""
     w = tensors(state["weights"], shape, V)
     ids = list(prompt)
-    for index in range(options.max_tokens):
+    draws = Draws(options.seed, "generate", row)
+    for _ in range(options.max_tokens):
         window = np.array(ids[window_start(len(ids), shape.context) :])
         logits = Reader.empty(w, shape).restart(window)
-        ids.append(choose(logits, options, ids, float(Draws(options.seed, "generate", row, index).uniform(1)[0])))
+        ids.append(choose(logits, options, ids, float(draws.uniform(1)[0])))
     return ids[len(prompt) :]
 
 

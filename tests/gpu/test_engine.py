@@ -157,6 +157,11 @@ def test_graph_gives_the_same_bits(opened, precision):
     graph, plain = opened(config, PRECISIONS[precision]), opened(config, PRECISIONS[precision], graph=False)
     assert train(graph, 4) == train(plain, 4)
     assert state_bytes(graph) == state_bytes(plain)
+    rows = random_batch(config, 7)
+    assert np.array_equal(graph.evaluate(*rows), plain.evaluate(*rows))
+    options = GenerateOptions(max_tokens=70, top_p=0.9, seed=3)
+    texts = [engine.generate([[1, 2, 3], [4]], options) for engine in (graph, plain)]
+    assert [ids.tolist() for ids in texts[0]] == [ids.tolist() for ids in texts[1]]
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
