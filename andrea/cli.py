@@ -13,6 +13,7 @@ import typer
 from andrea.cli_audit import audit
 from andrea.cli_benchmark import benchmark
 from andrea.cli_sample import chat, sample
+from andrea.cli_serve import serve
 from andrea.cli_tokenizer import tokenizer
 from andrea.cli_trial import trial
 from andrea.errors import AndreaError
@@ -409,6 +410,7 @@ def _print_cell(cell: list[Any]) -> None:
         print(f"  {name:<40} {need.registers:>4} registers {need.shared:>6} shared  {spills}")
 
 
+app.command()(serve)
 app.command()(benchmark)
 app.command()(trial)
 

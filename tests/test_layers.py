@@ -51,6 +51,15 @@ RULES = {
         "andrea.store",
         "andrea.tokenfile",
     ),
+    "andrea.serve": (),
+    "andrea.serve.*": (
+        *BASE,
+        "andrea.checkpoint",
+        "andrea.coherence",
+        "andrea.loop",
+        "andrea.registry",
+        "andrea.serve.*",
+    ),
     "andrea.batches": (*BASE, "andrea.tokenfile", "andrea.tokens"),
     "andrea.plugins": (),
     "andrea.plugins.*": (
