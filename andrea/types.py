@@ -401,7 +401,7 @@ def combine(tentative: npt.ArrayLike, weights: npt.ArrayLike, limits: Limits) ->
     final = np.asarray(tentative, dtype=np.float64) * weights
     final = np.minimum(np.maximum(final, limits.floor), limits.cap)
     final = np.where(weights > 0, final, 0.0)
-    total = final.sum()
-    if not (np.isfinite(total) and total > 0):
+    total = float(final.sum())
+    if not (math.isfinite(total) and total > 0):
         raise ValueError("no source has a share left: all weights are 0, or floors and caps leave nothing")
     return np.asarray(final / total, dtype=np.float64)

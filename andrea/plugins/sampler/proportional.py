@@ -27,12 +27,12 @@ def select_source(
     Untried sources (score inf) come first, one each, in an order that the seed fixes; weight 0 or cap 0 excludes
     them. Negative scores count as 0; if no allowed source has a positive score, all are equally likely.
     """
-    untried = np.isposinf(scores)
+    untried = scores == np.inf
     for source in run.draws(NAME).permutation(len(scores)).tolist() if untried.any() else ():
         if untried[source] and weights[source] > 0 and limits.cap[source] > 0 and source not in pulls:
             return Choice(source, {"untried": True})
     tentative = np.where(np.isfinite(scores), np.maximum(scores, 0.0), 0.0)
-    if not np.any(tentative[weights > 0]):
+    if not (tentative * weights).any():
         tentative = np.ones(len(scores))
     shares = combine(tentative, weights, limits)
     source = run.draws(NAME, step, pull).choice(shares)
