@@ -40,6 +40,22 @@ def _print_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None
     Console().print(table)
 
 
+def _prepare(what: list[str], settings: list[str] | None, plugins: list[str] | None) -> Data:
+    """Prepare text as `andrea prepare` does; a signal ends it between two items with the signal's exit code."""
+    from andrea.assembly import print_line
+    from andrea.interrupts import Interrupts, exit_code
+    from andrea.progress import Preparing
+    from andrea.tokens import StoppedError
+    from andrea.vocabulary import prepare_text
+
+    with Interrupts() as interrupts, Preparing() as preparing:
+        try:
+            return prepare_text(what, settings or [], plugins or [], preparing, interrupts)
+        except StoppedError as stopped:
+            print_line(f"{stopped.message}; {stopped.hint}")
+            raise typer.Exit(exit_code(interrupts.stopped_by)) from None
+
+
 @tokenizer.command()
 def train(
     what: Annotated[
@@ -52,13 +68,11 @@ def train(
     json_: AsJson = False,
 ) -> None:
     """Train a tokenizer on text in the proportions of the experiment's mix, exactly as a run of it would."""
-    from andrea.progress import Preparing
-    from andrea.vocabulary import copy_tokenizer, prepare_text
+    from andrea.vocabulary import copy_tokenizer
 
     if out.exists():
         raise AndreaError(f"{out} exists already", "name another folder with --out")
-    with Preparing() as preparing:
-        data = prepare_text(what or [], set_ or [], plugin or [], preparing)
+    data = _prepare(what or [], set_, plugin)
     copy_tokenizer(data, out)
     train_row = data.diet().table()[-1]
     value = {
@@ -160,17 +174,13 @@ def diet(
 ) -> None:
     """Show which share of the vocabulary the training mix and the held-out text use, and what other sizes would do."""
     from andrea.diet import diet_of_text
-    from andrea.progress import Preparing
-    from andrea.vocabulary import is_run, open_run_text, open_tokenizer, prepare_text
+    from andrea.vocabulary import is_run, open_run_text, open_tokenizer
 
     numbers = _read_sizes(sizes)
     if plot is not None and (plot.suffix != ".svg" or not numbers):
         raise AndreaError(f"cannot draw {plot}", "name a file that ends in .svg, and give --sizes to draw")
-    with Preparing() as preparing:
-        if what and is_run(Path(what)):
-            data = open_run_text(Path(what))
-        else:
-            data = prepare_text([what] if what else [], set_ or [], plugin or [], preparing)
+    asked = [what] if what else []
+    data = open_run_text(Path(asked[0])) if asked and is_run(Path(asked[0])) else _prepare(asked, set_, plugin)
     if tokenizer_ is None:
         name, result = data.plugin, data.diet()
     else:

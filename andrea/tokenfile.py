@@ -334,6 +334,10 @@ def sync_folder(folder: Path) -> None:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file such that after a crash there is either all of it or none."""
-    with partial_name(path).open("wb") as file:
-        file.write(data)
-        publish(file, path)
+    try:
+        with partial_name(path).open("wb") as file:
+            file.write(data)
+            publish(file, path)
+    finally:
+        with suppress(OSError):  # gone already when it was renamed
+            partial_name(path).unlink()

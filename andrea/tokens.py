@@ -150,8 +150,7 @@ class _Task:
     def tick(self, stage: str, done: int, total: int = 0) -> None:
         """Report progress, and leave if the user wants to."""
         self.progress(stage, done, total)
-        if self.stopped():
-            raise StoppedError
+        self.look()
 
     def place(self, folder: str, name: str) -> Path:
         """Return the path of a file in the cache, whose folder then exists."""
@@ -160,9 +159,10 @@ class _Task:
 
     def workers(self, processes: int) -> Workers:
         """Return who does the work."""
-        return Workers(processes, self.asks, self._look)
+        return Workers(processes, self.asks, self.look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Leave if the user wants to."""
         if self.stopped():
             raise StoppedError
 
@@ -385,18 +385,20 @@ def sample_budgets(available: Sequence[int], shares: Sequence[float], limit: int
     return [int(value) for value in budget]
 
 
-def _sample(stores: Sequence[Store], mix: Mapping[str, float], limit: int) -> Iterator[bytes]:
+def _sample(stores: Sequence[Store], task: _Task, limit: int) -> Iterator[bytes]:
     available = [int(store.sizes(store.train).sum()) for store in stores]
-    budgets = sample_budgets(available, [mix[store.spec.name] for store in stores], limit)
+    budgets = sample_budgets(available, [task.mix[store.spec.name] for store in stores], limit)
     for store, budget in zip(stores, budgets, strict=True):
-        yield from store.sample(budget)
+        for text in store.sample(budget):
+            task.look()
+            yield text
 
 
 def _obtain_tokenizer(stores: Sequence[Store], task: _Task) -> tuple[Tokenizer, Path]:
     """Load the tokenizer of this key and this training text, after training it if there is none yet."""
     texts = [[store.sha256, task.mix[store.spec.name]] for store in stores]
     folder = task.place("tokenizers", digest_of([task.tokenizer_key, task.share, texts])[:32])
-    sample = functools.partial(_sample, stores, task.mix)
+    sample = functools.partial(_sample, stores, task)
     trained = None
     if not is_whole(folder):
         task.tick("training the tokenizer", 0, 1)

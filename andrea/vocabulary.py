@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from andrea.assembly import Plan, Request, cache_folder, plan, prepare_data
+from andrea.assembly import Request, cache_folder, plan, prepare_data
 from andrea.checkpoint import newest_checkpoint
 from andrea.config import from_json, read_experiment
 from andrea.diet import Counts, Diet, Texts, Usage, segment_flags, usage_of_file
@@ -88,26 +88,23 @@ def sample_file(file: TokenFile, tokenizer: Tokenizer, budget: int) -> Iterator[
 # -- from where users have them ----------------------------------------------------------------------------------------
 
 
-def prepare_text(what: Sequence[str], settings: Sequence[str], plugins: Sequence[str], progress: Progress) -> Data:
+def prepare_text(
+    what: Sequence[str], settings: Sequence[str], plugins: Sequence[str], progress: Progress, interrupts: Interrupts
+) -> Data:
     """Prepare the text of an experiment, or of plain files, with its tokenizer.
 
     Raises
     ------
     AndreaError
-        When there is no such experiment or file, or it cannot be prepared.
+        When there is no such experiment or file, it cannot be prepared, or the user stops it.
     """
     name = what[0] if what else "quickstart"
     if len(what) > 1 or (Path(name).is_file() and Path(name).suffix != ".json"):
         name = str(_experiment_of_files(what))
     planned = plan(Request(experiment=name, plugins=plugins, settings=settings, device="cpu"), lambda line: None)
-    return _prepared(planned, progress)
-
-
-def _prepared(planned: Plan, progress: Progress) -> Data:
     hooks = Hooks(register(create(planned.chosen)))
     tokenizer = next(one for one in planned.chosen if one.entry.kind == "tokenizer")
-    with Interrupts() as interrupts:
-        prepared = prepare_data(planned.config, planned.chosen, hooks, progress, interrupts)
+    prepared = prepare_data(planned.config, planned.chosen, hooks, progress, interrupts)
     return Data(tokenizer.name, tokenizer.options, prepared, planned.config.data.mix or {})
 
 
@@ -223,10 +220,13 @@ def copy_tokenizer(data: Data, out: Path) -> None:
     partial = partial_name(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)  # of a command that was killed
         shutil.copytree(data.prepared.tokenizer_folder, partial)
         partial.rename(out)
     except OSError as error:
         raise AndreaError(f"cannot write {out}: {error.strerror or error}", "name another folder with --out") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 # -- how often segments are used ---------------------------------------------------------------------------------------

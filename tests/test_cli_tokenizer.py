@@ -1,6 +1,7 @@
 """``andrea tokenizer`` as a person types it."""
 
 import json
+import shutil
 import sysconfig
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import tokenizers
 
 from andrea import AndreaError
+from andrea.interrupts import Interrupts
 from andrea.vocabulary import open_tokenizer, prepare_text
 
 HARRIS = "tokenizer.harris.segments=30"
@@ -28,7 +30,7 @@ def test_train_gives_what_a_run_uses(andrea, workplace, harris):
     value = json.loads(ended.out)
     assert value["files"] == ["harris_segments.json", "tokenizer.json", "tokenizer_config.json"]
     name, tokenizer = open_tokenizer(workplace / "made")
-    prepared = prepare_text([harris], [], [], lambda stage, done, total: None).prepared
+    prepared = prepare_text([harris], [], [], lambda stage, done, total: None, Interrupts()).prepared
     assert (name, tokenizer.fingerprint) == ("tokenizer.harris", prepared.tokenizer.fingerprint)
     assert value["fingerprint"] == tokenizer.fingerprint
     library = tokenizers.Tokenizer.from_file(str(workplace / "made" / "tokenizer.json"))
@@ -63,6 +65,24 @@ def test_train_overwrites_nothing(andrea, workplace, harris):
     assert ended.code == 2
     assert "made exists already" in ended.err
     assert list((workplace / "made").iterdir()) == []
+
+
+def test_a_copy_that_fails_leaves_nothing(andrea, workplace, harris, monkeypatch):
+    """Half a tokenizer is cleared away, also one of a command that was killed; the next command works."""
+    real = shutil.copytree
+
+    def fail(source, target, **options):
+        real(source, target, **options)
+        raise SystemExit(130)
+
+    (workplace / "made.partial").mkdir()
+    monkeypatch.setattr(shutil, "copytree", fail)
+    assert andrea("tokenizer", "train", harris, "--out", "made").code == 130
+    assert not list(workplace.glob("made*"))
+    (workplace / "made.partial").mkdir()
+    monkeypatch.setattr(shutil, "copytree", real)
+    assert andrea("tokenizer", "train", harris, "--out", "made").code == 0
+    assert [path.name for path in workplace.glob("made*")] == ["made"]
 
 
 def test_what_is_not_there(andrea):

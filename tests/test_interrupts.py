@@ -141,26 +141,112 @@ main()
 """
 
 
-@pytest.mark.parametrize("command", ["run", "prepare"])
-def test_a_signal_while_data_is_prepared_leaves_a_usable_cache(andrea, experiment, workplace, monkeypatch, command):
-    """SIGTERM during the preparation exits 143 without a run's folder; the same command then goes on and works."""
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "EXPERIMENT", "--out", "made", "--device", "cpu", "--steps", "3"],
+        ["prepare", "EXPERIMENT"],
+        ["tokenizer", "train", "EXPERIMENT", "--out", "made"],
+        ["tokenizer", "diet", "EXPERIMENT", "--sizes", "9", "--plot", "made.svg"],
+    ],
+    ids=["run", "prepare", "train", "diet"],
+)
+def test_a_signal_while_data_is_prepared_leaves_a_usable_cache(
+    andrea, experiment, workplace, monkeypatch, command, name, code
+):
+    """A signal during the preparation ends it with its code and nothing made; the same command then goes on."""
     monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
-    out = ["--out", "run", "--device", "cpu", "--steps", "3"] if command == "run" else []
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_READER, command, experiment, *out], stderr=subprocess.PIPE, text=True
-    )
-    with process:
+    command = [experiment if part == "EXPERIMENT" else part for part in command]
+    before = {path.name for path in workplace.iterdir()}
+    with subprocess.Popen([sys.executable, "-c", SLOW_READER, *command], stderr=subprocess.PIPE, text=True) as process:
         wait_for_line(process, "reading one")
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.Signals[name])
         err = process.stderr.read()
         process.wait(60)
 
-    assert process.returncode == 143, err
+    assert process.returncode == code, err
     assert "the same command again goes on" in err
     assert "Traceback" not in err
-    assert not (workplace / "run").exists()
+    assert {path.name for path in workplace.iterdir()} == before | {"cache"}
     assert not list((workplace / "cache").glob("*/*.partial"))
-    assert andrea(command, experiment, *out).code == 0
+    assert andrea(*command).code == 0
+
+
+STUCK = """
+import sys, time
+from andrea import {module}
+from andrea.cli import main
+
+def stuck(*arguments):
+    print("stuck ...", file=sys.stderr, flush=True)
+    time.sleep(60)
+
+{module}.{function} = stuck
+sys.argv = ["andrea", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+@pytest.mark.parametrize(
+    ("module", "function", "command"),
+    [
+        ("vocabulary", "copy_tokenizer", ["train", "EXPERIMENT", "--out", "made"]),
+        ("diet", "saturation", ["diet", "EXPERIMENT", "--sizes", "9", "--plot", "made.svg"]),
+        ("vocabulary", "known_uses", ["inspect", "ready"]),
+    ],
+    ids=["train", "diet", "inspect"],
+)
+def test_a_signal_ends_whatever_a_tokenizer_command_does(
+    andrea, experiment, workplace, module, function, command, name, code
+):
+    """Outside of preparing, `andrea tokenizer` ends at once, with the code of the signal and nothing half written."""
+    assert andrea("tokenizer", "train", experiment, "--out", "ready").code == 0
+    command = [experiment if part == "EXPERIMENT" else part for part in command]
+    before = {path.name for path in workplace.iterdir()}
+    script = STUCK.format(module=module, function=function)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "tokenizer", *command], stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for_line(process, "stuck")
+        process.send_signal(signal.Signals[name])
+        err = process.stderr.read()
+        process.wait(30)
+
+    assert process.returncode == code
+    assert err == ""
+    assert {path.name for path in workplace.iterdir()} == before
+
+
+def test_a_signal_while_a_tokenizer_is_trained_ends_at_the_next_document(experiment, workplace, monkeypatch):
+    """The sample of a tokenizer stops where the user stops it."""
+    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    script = """
+import sys, time
+from andrea import store
+from andrea.cli import main
+real = store.Store.sample
+
+def slow(self, budget):
+    for text in real(self, budget):
+        time.sleep(0.05)
+        yield text
+
+store.Store.sample = slow
+sys.argv = ["andrea", *sys.argv[1:]]
+main()
+"""
+    arguments = ["tokenizer", "train", experiment, "--plugin", "tokenizer.harris", "--out", "made"]
+    with subprocess.Popen([sys.executable, "-c", script, *arguments], stderr=subprocess.PIPE, text=True) as process:
+        wait_for_line(process, "training the tokenizer")
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        err = process.stderr.read()
+        process.wait(60)
+    assert process.returncode == 130, err
+    assert time.monotonic() - started < 10  # the sample alone takes longer
+    assert not (workplace / "made").exists()
 
 
 def test_a_second_sigint_ends_at_once(start, experiment):
