@@ -31,10 +31,14 @@ class ScheduleConfig:
     floor: float = 0.1
 
     def __attrs_post_init__(self) -> None:
-        if self.steps < 1 or self.warmup_steps < 0:
-            raise AndreaError(f"schedule.steps {self.steps} and warmup_steps {self.warmup_steps} must be positive")
-        if not (self.peak > 0 and 0 <= self.floor <= 1):
-            raise AndreaError(f"schedule.peak {self.peak} must be above 0 and schedule.floor {self.floor} in [0, 1]")
+        _refuse(
+            self,
+            "schedule",
+            steps=(self.steps >= 1, "at least 1", "20000"),
+            warmup_steps=(self.warmup_steps >= 0, "at least 0, which leaves the warm-up out", "2000"),
+            peak=(self.peak > 0, "above 0", "3e-4"),
+            floor=(0 <= self.floor <= 1, "from 0 to 1: a share of the peak", "0.1"),
+        )
 
 
 @frozen
@@ -58,17 +62,26 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
 
     def __attrs_post_init__(self) -> None:
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise AndreaError(
-                f"optimizer.beta1 is {self.beta1} and optimizer.beta2 {self.beta2}",
-                "both are at least 0 and below 1, as 0.9 and 0.999",
-            )
-        if not (self.epsilon > 0 and self.weight_decay >= 0 and self.max_grad_norm >= 0):
-            raise AndreaError(
-                f"optimizer.epsilon is {self.epsilon}, weight_decay {self.weight_decay} and max_grad_norm "
-                f"{self.max_grad_norm}",
-                "epsilon is above 0, as 1e-8; the others are at least 0, and 0 switches them off",
-            )
+        _refuse(
+            self,
+            "optimizer",
+            beta1=(0 <= self.beta1 < 1, "at least 0 and below 1", "0.9"),
+            beta2=(0 <= self.beta2 < 1, "at least 0 and below 1", "0.999"),
+            epsilon=(self.epsilon > 0, "above 0", "1e-8"),
+            weight_decay=(self.weight_decay >= 0, "at least 0, which decays nothing", "0.1"),
+            max_grad_norm=(self.max_grad_norm >= 0, "at least 0, which clips nothing", "1.0"),
+        )
+
+
+def _refuse(config: object, section: str, **rules: tuple[bool, str, str]) -> None:
+    """Refuse every value for which its rule does not hold; a rule is (holds, what is allowed, for instance)."""
+    wrong = {name: rule for name, rule in rules.items() if not rule[0]}
+    if wrong:
+        raise AndreaError(
+            "\n".join(f"{section}.{name} is {getattr(config, name)}; it must be {wrong[name][1]}" for name in wrong),
+            "for instance "
+            + " ".join(f"--set {section}.{name}={instance}" for name, (_, _, instance) in wrong.items()),
+        )
 
 
 def learning_rate(schedule: ScheduleConfig, step: int) -> float:
