@@ -136,7 +136,7 @@ def _mean(values: Iterable[float]) -> float:
 def write_report(folder: Path, report: Report) -> None:
     """Write report.md and report.json into the audit's folder."""
     head, *rows = table(report)
-    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (head, *rows)]
     text = "\n".join([f"# {report.sheet}", "", lines[0], "|" + "---|" * len(head), *lines[1:], "", *notes(report)])
     write_whole(folder / "report.md", text.encode() + b"\n")
     write_whole(folder / "report.json", json.dumps(to_json(report), indent=1).encode() + b"\n")

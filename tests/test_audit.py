@@ -17,7 +17,7 @@ import typer
 
 from andrea.audit import Audit, Drawn, Judged, Questions, draw, make_sheet, read_questions
 from andrea.audit_grades import Grade, GradeFile, parse_grade, read_all, read_grades
-from andrea.audit_report import krippendorff_alpha, notes, summarise, table
+from andrea.audit_report import krippendorff_alpha, notes, summarise, table, write_report
 from andrea.audit_sheet import FORMULA, to_csv, to_html, visible
 from andrea.cli_audit import audit
 from andrea.errors import AndreaError
@@ -153,6 +153,16 @@ def test_intervals_are_those_of_prompts_and_differences_are_paired():
     assert math.isnan(first.difference)
     assert (second.difference, second.difference_half) == (3.0, 0.0)
     assert table(summarise(SHEET, grades))[-1] == ["all", SECOND.label, "12", "4.50 +- 0.94", "+3.00 +- 0.00 *"]
+
+
+def test_the_written_report_is_a_table_whatever_a_domain_is_called(tmp_path):
+    """A stroke in a name does not become a column."""
+    audit = attrs.evolve(AUDIT, questions=Questions({"a|b": ("x", "y")}), draws=1)
+    sheet = make_sheet(audit, drawn(audit))
+    write_report(tmp_path, summarise(sheet, given("ann", lambda item: 5.0, sheet)))
+    rows = [line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) == 5
+    assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {7}
 
 
 def test_what_is_not_graded_does_not_count():
