@@ -25,7 +25,7 @@ from andrea.config import RunConfig, from_json, override, parse_setting, read_ex
 from andrea.engine import Engine, EngineConfig, open_engine
 from andrea.engine.buffers import describe_memory
 from andrea.engine.device import find_device
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, cure
 from andrea.evaluate import held_out_sets
 from andrea.filters import Report
 from andrea.folder_lock import FolderLock
@@ -282,15 +282,17 @@ class Asked:
         Plugins of a run; those of other kinds are left out.
     hooks
         Of this process, when it has them already.
+    saved
+        Folder of a tokenizer that is taken instead of training one; empty when one is trained.
     """
 
-    def __init__(self, chosen: Sequence[Chosen], hooks: Hooks | None = None) -> None:
+    def __init__(self, chosen: Sequence[Chosen], hooks: Hooks | None = None, saved: str = "") -> None:
         kinds = ("source", "filter", "tokenizer")
         self._plugins = [(one.name, dict(one.options)) for one in chosen if one.entry.kind in kinds]
-        self._hooks = hooks
+        self._hooks, self._saved = hooks, saved
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_plugins": self._plugins, "_hooks": None}
+        return {"_plugins": self._plugins, "_hooks": None, "_saved": self._saved}
 
     @property
     def hooks(self) -> Hooks:
@@ -314,6 +316,8 @@ class Asked:
 
     def make_tokenizer(self, request: TokenizerRequest) -> Tokenizer:
         """Ask the tokenizer plugin."""
+        if self._saved and request.saved is None:
+            request = TokenizerRequest(request.sample, Path(self._saved))
         return self.hooks.make_tokenizer(request)
 
 
@@ -321,14 +325,14 @@ def prepare_data(
     config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
 ) -> Prepared:
     """Take the sources of a run to token files, or find them in the cache."""
-    asked = Asked(chosen, hooks)
+    asked = Asked(chosen, hooks, config.data.tokenizer)
     return prepare(
         config.sources,
         open_source=asked.open_source,
         keep_document=asked.keep_document,
         identify_document=asked.identify_document,
         make_tokenizer=asked.make_tokenizer,
-        tokenizer_key=_tokenizer_key(next(one for one in chosen if one.entry.kind == "tokenizer")),
+        tokenizer_key=_tokenizer_key(next(one for one in chosen if one.entry.kind == "tokenizer"), config, asked),
         cache=cache_folder(),
         held_out_share=config.data.held_out_share,
         mix=config.data.mix,
@@ -338,10 +342,17 @@ def prepare_data(
     )
 
 
-def _tokenizer_key(tokenizer: Chosen) -> str:
+def _tokenizer_key(tokenizer: Chosen, config: RunConfig, asked: Asked) -> str:
     """Return what decides a trained tokenizer beside its text: the plugin, its own text included, and its options."""
     entry = tokenizer.entry
+    if config.data.tokenizer:
+        saved = asked.make_tokenizer(TokenizerRequest(_no_sample))
+        return json.dumps([entry.name, "saved", saved.fingerprint])
     return json.dumps([entry.name, entry.version, source_digest(entry.load()), dict(tokenizer.options)], sort_keys=True)
+
+
+def _no_sample(limit: int) -> Iterator[bytes]:
+    raise ValueError("a saved tokenizer is loaded, not trained")
 
 
 def survey_data(
@@ -378,7 +389,6 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     with ExitStack() as undo:
         plan, lock = _take_folder(plan, undo)
         prepared = _data(plan, hooks, progress, interrupts)
-        _verify(prepared, progress, interrupts)
         loop = _make_loop(plan, plugins, hooks, precision, prepared, interrupts, lock, say, undo)
         _begin(plan, loop, say)
         undo.pop_all()
@@ -525,12 +535,18 @@ def _with_steps(plan: Plan) -> list[Chosen]:
 
 
 def _data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrupts) -> Prepared:
-    """Open the data: for a run that goes on exactly what it had, prepared again when it is gone."""
+    """Open the data: for a run that goes on exactly what it had, prepared again when it is gone.
+
+    Either way every token file has been written just now, or has been read and compared with its digest: a flipped bit
+    on the disk would train a wrong model.
+    """
     if plan.snapshot is None:
         return prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
     wanted = str(plan.snapshot.record["data_sha256"])
     try:
-        return reopen(cache_folder(), wanted, hooks.make_tokenizer)
+        return reopen(cache_folder(), wanted, hooks.make_tokenizer, progress, interrupts.stop_asked)
+    except StoppedError:
+        raise
     except AndreaError as gone:
         prepared = prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
         if prepared.sha256 != wanted:
@@ -539,17 +555,6 @@ def _data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrupts) 
                 "restore the sources, or begin a new run",
             ) from None
         return prepared
-
-
-def _verify(prepared: Prepared, progress: Progress, interrupts: Interrupts) -> None:
-    """Read all token files once and compare their digests: a flipped bit on the disk would train a wrong model."""
-    paths = [path for source in prepared.sources for path in (source.train, source.held_out)]
-    for number, path in enumerate(paths):
-        if interrupts.stop_asked():
-            raise StoppedError
-        progress("verifying token files", number, len(paths))
-        TokenFile.open(path).verify()
-    progress("verifying token files", len(paths), len(paths))
 
 
 def _restore(plan: Plan) -> Callable[[str], bool]:
@@ -634,7 +639,8 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise AndreaError(
-            f"cannot write in {folder}: {error.strerror or error}", "make room or choose another folder with --out"
+            f"cannot write in {folder}: {error.strerror or error}",
+            f"{cure(error)}, or choose another folder with --out",
         ) from error
 
 

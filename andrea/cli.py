@@ -12,6 +12,7 @@ import typer
 
 from andrea.cli_audit import audit
 from andrea.cli_benchmark import benchmark
+from andrea.cli_export import export, import_
 from andrea.cli_sample import chat, sample
 from andrea.cli_serve import serve
 from andrea.cli_tokenizer import tokenizer
@@ -278,6 +279,8 @@ def _print_survey(reports: dict[str, Any], json_: bool) -> None:
 
 app.command()(sample)
 app.command()(chat)
+app.command()(export)
+app.command("import")(import_)
 
 
 @app.command()

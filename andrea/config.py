@@ -127,10 +127,21 @@ class CheckpointConfig:
 
 @frozen
 class DataConfig:
-    """How text is prepared: the share of works held out, and each source's share of the tokenizer's sample."""
+    """How text is prepared.
+
+    Attributes
+    ----------
+    held_out_share
+        Of the works.
+    mix
+        Each source's share of the tokenizer's sample; equal shares when left out.
+    tokenizer
+        Folder of a saved tokenizer, which is taken and not trained; the tokenizer plugin must be the one that saved it.
+    """
 
     held_out_share: float = 0.05
     mix: dict[str, float] | None = None
+    tokenizer: str = ""
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.held_out_share < 1:

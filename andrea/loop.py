@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 import pluggy
 from attrs import frozen
 
@@ -240,6 +241,20 @@ class Loop:
         # no such reason: who goes on has set another one.
         reasons = snapshot.record.get("reasons", {})
         self._heard = {name: reason for name, reason in reasons.items() if name != COUNT_STOP}
+
+    def adopt(self, state: Mapping[str, npt.NDArray[Any]], step: int) -> None:
+        """Take weights, and what else of an engine's state there is, as if this run had come to them in `step` updates.
+
+        The checkpoint is written, the plugins are told the end, and the loop is closed.
+        """
+        try:
+            self.engine.import_state({**self.engine.export_state(), **state})
+            self._step = step
+            self.save_now()
+            self.wait()
+            self._tell_finish(["a model was imported"])
+        finally:
+            self.close()
 
     def run(self) -> Outcome:
         """Train; return when a plugin or a signal stops the run, with the last checkpoint written."""

@@ -92,8 +92,19 @@ class Model:
         return self.tokenizer.decode([one])
 
 
-def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: Say, rows: int | None = None) -> Model:
-    """Open a run's model.
+@frozen(eq=False)
+class Found:
+    """A checkpoint of a run, its configuration, the tokenizer it was trained with, and the plugins that made it."""
+
+    folder: Path
+    snapshot: Snapshot
+    config: RunConfig
+    tokenizer: Tokenizer
+    hooks: Hooks
+
+
+def find_model(folder: Path | None, checkpoint: Path | None, say: Say, device: str = "cpu") -> Found:
+    """Find a run's model, and open no engine.
 
     Parameters
     ----------
@@ -101,12 +112,10 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
         Of the run; the newest in ``runs/`` when None.
     checkpoint
         One of its checkpoints; the newest when None.
-    device
-        As for ``andrea run``.
     say
         Is told what a person may want to know.
-    rows
-        Texts that are computed at once, at most as many as in training; by default so many. Fewer need less memory.
+    device
+        Kind of the device that will compute, ``cpu`` or ``cuda``.
 
     Raises
     ------
@@ -120,23 +129,46 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
         folder = folder or newest_run()
         snapshot = _chosen(folder / "checkpoints", checkpoint, say)
     config = from_json(snapshot.record["config"], "the checkpoint's configuration")
-    found = find_device(device, say)
-    hooks = Hooks(register(create(_needed(config, found.kind))))
+    hooks = Hooks(register(create(_needed(config, device))))
     tokenizer = hooks.make_tokenizer(TokenizerRequest(_no_sample, folder / "tokenizer"))
     if tokenizer.fingerprint != snapshot.record["fingerprint"]["tokenizer"]:
         raise AndreaError(
             f"{folder / 'tokenizer'} is not the tokenizer that the model was trained with",
             "put the folder back, or take it from the run that this one was made of",
         )
-    precision = hooks.choose_precision(found)
-    shapes = engine_config(config, tokenizer.size)
+    say(f"model: {folder}, step {snapshot.step}")
+    return Found(folder, snapshot, config, tokenizer, hooks)
+
+
+def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: Say, rows: int | None = None) -> Model:
+    """Open a run's model.
+
+    Parameters
+    ----------
+    folder, checkpoint, say
+        As for `find_model`.
+    device
+        As for ``andrea run``.
+    rows
+        Texts that are computed at once, at most as many as in training; by default so many. Fewer need less memory.
+
+    Raises
+    ------
+    AndreaError
+        When there is no such run or checkpoint, it is damaged, or the device cannot hold it.
+    """
+    notes: list[str] = []  # told when everything is in order: an error is to stand alone
+    device_found = find_device(device, notes.append)
+    found = find_model(folder, checkpoint, notes.append, device_found.kind)
+    shapes = engine_config(found.config, found.tokenizer.size)
     if rows is not None:
         shapes = attrs.evolve(shapes, batch_size=max(1, min(rows, shapes.batch_size)), accumulation=1)
-    engine = open_engine(shapes, found, precision)
+    engine = open_engine(shapes, device_found, found.hooks.choose_precision(device_found))
     # Of the engine's state only the weights: the rest is for training, and belongs to the precision it was trained in.
-    engine.import_state({**engine.export_state(), "weights": snapshot.engine["weights"]})
-    say(f"model: {folder}, step {snapshot.step}")
-    return Model(engine, tokenizer, snapshot.step, config, snapshot, hooks)
+    engine.import_state({**engine.export_state(), "weights": found.snapshot.engine["weights"]})
+    for note in notes:
+        say(note)
+    return Model(engine, found.tokenizer, found.snapshot.step, found.config, found.snapshot, found.hooks)
 
 
 def _chosen(place: Path, checkpoint: Path | None, say: Say) -> Snapshot:

@@ -19,6 +19,7 @@ OPTIONS = {
     "limit.caps": {"caps": {"two": 0.5}},
     "tokenizer.harris": {"segments": 32},
     "tokenizer.bpe": {"segments": 32},
+    "tokenizer.library": {"path": "other/tokenizer"},
     "stop.coherence": {"grace_steps": 0, "failures": 50},
 }
 NEEDS_A_CARD = {name for name in available() if name.startswith("precision.") and name != "precision.fp32"}
@@ -47,7 +48,7 @@ def run_and_resume(andrea, experiment, workplace, *arguments):
 @pytest.mark.parametrize("name", [n for n in available() if not n.startswith("source.") and n not in NEEDS_A_CARD])
 def test_every_plugin_swapped_in_runs_and_resumes(andrea, experiment, workplace, name):
     """20 steps with the plugin, cut at 9 and resumed, end in the same bytes."""
-    if name == "bandit.replay":
+    if name in ("bandit.replay", "tokenizer.library"):
         assert andrea("run", experiment, "--steps", str(CUT), "--out", "other", "--device", "cpu").code == 0
     settings = [f"--set={name}.{key}={json.dumps(value)}" for key, value in OPTIONS.get(name, {}).items()]
 

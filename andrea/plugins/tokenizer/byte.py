@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, plugin
 
-FILE = "byte_tokenizer.json"
+FILE, LIBRARY_FILE, CONFIG_FILE = "byte_tokenizer.json", "tokenizer.json", "tokenizer_config.json"
+BEGIN_NAME = "<begin of document>"  # has a space in it, which no text can reach: the library writes it otherwise
 CONTENT = {"format": "andrea-byte", "version": 1, "size": 257, "bos": 256}
 
 
@@ -56,8 +58,25 @@ class ByteTokenizer:
         return bytes(values[values != self.bos].astype(np.uint8))
 
     def save(self, folder: Path) -> None:
-        """Write `byte_tokenizer.json`, which says that nothing else is needed."""
+        """Write `byte_tokenizer.json`, and for other programs two files that are never read here."""
         (folder / FILE).write_text(json.dumps(CONTENT, indent=1) + "\n", encoding="utf-8")
+        (folder / LIBRARY_FILE).write_text(build_library().to_str() + "\n", encoding="utf-8")
+        (folder / CONFIG_FILE).write_text(json.dumps({"bos_token": BEGIN_NAME}) + "\n", encoding="utf-8")
+
+
+def build_library() -> Any:
+    """Return the tokenizer of the library `tokenizers` that has our ids: byte pairs without a pair."""
+    # The library is slow to import and needed for nothing else.
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # printable Latin-1 stands for itself, the others follow
+    own = {ord(character) for character in characters if ord(character) < 256}
+    others = iter(characters[len(own) :])
+    names = [chr(value) if value in own else next(others) for value in range(256)]
+    library = Tokenizer(models.BPE({name: number for number, name in enumerate([*names, BEGIN_NAME])}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    library.decoder = decoders.Sequence([decoders.Replace(Regex("<.* .*>"), ""), decoders.ByteLevel()])
+    return library
 
 
 def check_saved(folder: Path) -> None:

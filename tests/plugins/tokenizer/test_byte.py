@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Library
 
 from andrea import AndreaError, Tokenizer, TokenizerRequest
 from andrea.plugins.tokenizer.byte import Byte
@@ -53,6 +54,16 @@ def test_save_and_load(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     loaded = Byte().make_tokenizer(TokenizerRequest(nothing, tmp_path))
     assert loaded.fingerprint == tokenizer.fingerprint
+
+
+def test_other_programs_get_the_same_ids(tokenizer, tmp_path):
+    """`tokenizer.json` gives the library `tokenizers` our ids for any text, and text cannot reach the begin."""
+    tokenizer.save(tmp_path)
+    library = Library.from_file(str(tmp_path / "tokenizer.json"))
+    text = "na\u00efve \u2014 \U0001f600\x00\n <begin of document>"
+    assert library.encode(text).ids == list(text.encode())
+    assert library.get_vocab_size() == 257
+    assert library.decode([256, *text.encode(), 256]) == text
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"[]", b'{"format": "andrea-harris"}'])
