@@ -23,7 +23,7 @@ import numpy as np
 from attrs import frozen
 
 from andrea.config import CheckpointConfig, read_json
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, cure
 from andrea.tokenfile import sync_folder, write_whole
 
 FORMAT = 1
@@ -109,7 +109,7 @@ class Checkpoints:
         if isinstance(error, OSError):
             raise AndreaError(
                 f"cannot write a checkpoint in {self.folder}: {error.strerror or error}",
-                f"make room, then resume; the last good checkpoint is {newest_name(self.folder) or 'none'}",
+                f"{cure(error)}, then resume; the last good checkpoint is {newest_name(self.folder) or 'none'}",
             ) from error
         if error is not None:
             raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -34,6 +35,21 @@ class NotFiniteError(AndreaError, ValueError):
             "a logit is not finite: the weights are damaged",
             "go back to an earlier checkpoint, and lower schedule.peak; andrea inspect RUN lists the checkpoints",
         )
+
+
+_CURES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "see that you may write there"),
+    errno.EROFS: "the file system can only be read: have it mounted for writing",
+    errno.EIO: "have the disk checked",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOTDIR: "see that every part of the path but the last is a folder",
+}
+
+
+def cure(error: OSError) -> str:
+    """Return what a person can do when the system refuses to write a file, as the beginning of a hint."""
+    return _CURES.get(error.errno or 0, "see to what the system says")
 
 
 def nearest(wrong: str, known: Iterable[str], count: int = 3) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, cure
 from andrea.tokenfile import write_whole
 from andrea.types import Evaluation, Limits, Pull, Sample, StepRecord
 
@@ -138,7 +138,8 @@ class Journal:
             yield
         except OSError as error:
             raise AndreaError(
-                f"cannot write {self.path}: {error.strerror or error}", "make room, then resume: andrea run --resume"
+                f"cannot write {self.path}: {error.strerror or error}",
+                f"{cure(error)}, then resume: andrea run --resume",
             ) from error
 
     def _parsed(self, number: int, line: bytes) -> dict[str, Any]:

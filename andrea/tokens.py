@@ -8,7 +8,6 @@ and filters.
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
 import json
@@ -26,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, cure
 from andrea.filters import IdentifyDocument, KeepDocument, Report, no_keys
 from andrea.seal import is_whole, seal, unseal
 from andrea.sources import reading
@@ -252,8 +251,16 @@ def _no_tokenizer(request: TokenizerRequest) -> Tokenizer:
     raise ValueError("a survey makes no tokenizer")
 
 
-def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest], Tokenizer]) -> Prepared:
+def reopen(
+    cache: Path,
+    sha256: str,
+    make_tokenizer: Callable[[TokenizerRequest], Tokenizer],
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Prepared:
     """Open exactly the data that an earlier preparation made, by its `Prepared.sha256`; nothing is read or trained.
+
+    `progress` and `stopped` are those of `prepare`.
 
     Raises
     ------
@@ -278,8 +285,14 @@ def reopen(cache: Path, sha256: str, make_tokenizer: Callable[[TokenizerRequest]
             f"not {record['tokenizer']['fingerprint'][:16]}",
             PREPARE_AGAIN,
         )
-    sources = tuple(_reopen_source(cache, manifest) for manifest in record["sources"])
-    return Prepared(tokenizer, folder, sources, words, sha256)
+    sources = []
+    for number, manifest in enumerate(record["sources"]):
+        progress("verifying token files", number, len(record["sources"]))
+        if stopped():
+            raise StoppedError
+        sources.append(_reopen_source(cache, manifest))
+    progress("verifying token files", len(sources), len(sources))
+    return Prepared(tokenizer, folder, tuple(sources), words, sha256)
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -569,11 +582,10 @@ def _writing(cache: Path) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or cache
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise AndreaError(
             f"cannot write prepared data at {place}: {error.strerror or error}",
-            ("make room, or" if full else f"prepared data belongs in {cache};")
-            + " name another folder: ANDREA_CACHE=FOLDER; what was finished is kept, and the same command goes on",
+            f"{cure(error)}, or name another folder than {cache}: ANDREA_CACHE=FOLDER; what was finished is kept, "
+            "and the same command goes on",
         ) from error
 
 

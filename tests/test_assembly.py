@@ -339,6 +339,22 @@ def test_what_an_engine_wants_and_was_not_saved_begins_anew(andrea, experiment, 
     loop.close()
 
 
+def test_prepared_data_is_verified_once(andrea, experiment, workplace, monkeypatch):
+    """A run over prepared data, and a resume, read every token file once to compare its digest."""
+    read = []
+    real = assembly.TokenFile.verify
+    monkeypatch.setattr(assembly.TokenFile, "verify", lambda file: [read.append(file.path), real(file)])
+    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    assert andrea("prepare", experiment).code == 0
+    assert read == []  # just written
+    assert andrea("run", experiment, "--out", "run", "--steps", 3, *CPU).code == 0
+    files = sorted((workplace / "cache" / "tokens").iterdir())
+    assert sorted(read) == files
+    read.clear()
+    assert andrea("run", "--resume", "--out", "run", "--steps", 5, *CPU).code == 0
+    assert sorted(read) == files
+
+
 def test_a_flipped_bit_in_prepared_data_is_found(andrea, experiment, workplace, monkeypatch):
     """A token file whose body has changed is refused by inspect, and made again by a new run and by a resume."""
     monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))

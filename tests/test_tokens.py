@@ -569,6 +569,21 @@ def test_reopen(tmp_path):
     assert again.known_words() == prepared.known_words()
 
 
+def test_reopen_reads_every_file_once_and_can_be_stopped(tmp_path, monkeypatch):
+    """Verifying tells how far it is, and ends when the user wants it to."""
+    prepared, read, stages = do(tmp_path), [], []
+    real = TokenFile.verify
+    monkeypatch.setattr(TokenFile, "verify", lambda file: [read.append(file.path.name), real(file)])
+    reopen(tmp_path, prepared.sha256, Common.make, lambda *stage: stages.append(stage))
+    assert sorted(read) == sorted(path.name for path in tmp_path.glob("tokens/*"))
+    total = len(prepared.sources)
+    assert stages == [("verifying token files", number, total) for number in range(total + 1)]
+    read.clear()
+    with pytest.raises(StoppedError):
+        reopen(tmp_path, prepared.sha256, Common.make, stopped=lambda: len(read) == 2)
+    assert len(read) == 2
+
+
 @pytest.mark.parametrize("part", ["prepared/*.json", "tokens/*.train.btok", "words/*.txt", "tokenizers/*"])
 def test_reopen_names_what_is_gone(tmp_path, part):
     """When a part of it is gone the error says which, and that `andrea prepare` makes it again."""
@@ -710,6 +725,19 @@ def test_a_full_disk_is_the_users_error(tmp_path, monkeypatch):
     assert "make room" in caught.value.hint
     monkeypatch.undo()
     do(tmp_path)
+
+
+def test_a_cache_that_may_not_be_written_is_no_full_disk(tmp_path, monkeypatch):
+    """Who lacks a permission is not told to make room."""
+
+    def refuse(handle):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(AndreaError, match="Permission denied") as caught:
+        do(tmp_path, make_tokenizer=lambda request: Common(b"the"))
+    assert "may write" in caught.value.hint
+    assert "room" not in caught.value.hint
     do(tmp_path / "other")
     assert {k: v for k, v in content(tmp_path).items() if not k.startswith("other/")} == content(tmp_path / "other")
 
