@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 
 import attrs
@@ -71,6 +73,24 @@ def write_experiment(workplace):
 def experiment(tiny, write_experiment):
     """Return the name of the tiny experiment's file in the current folder."""
     return write_experiment(tiny)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """Yield a browser: of ANDREA_CHROMIUM, as ``.ci/browser`` sets it up, else a Chromium that is there, else skip."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    place = os.environ.get("ANDREA_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if "ANDREA_CHROMIUM" not in os.environ:
+        for library in ("playwright", "axe_playwright_python"):
+            pytest.importorskip(library, reason=f"{library} is not installed: .ci/browser does that")
+        if place is None:
+            pytest.skip("there is no Chromium: .ci/browser installs one")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=place)
+        yield browser
+        browser.close()
 
 
 @attrs.frozen

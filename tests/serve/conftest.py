@@ -166,3 +166,38 @@ def serve():
     yield start
     for served in started:
         served.close()
+
+
+LONG = 200_000
+
+
+@pytest.fixture(scope="session")
+def long_run(tmp_path_factory):
+    """Yield the folder of a run of 200,000 steps over 16 sources, whose journal has about 200 MB."""
+    folder = tmp_path_factory.mktemp("long") / "long"
+    folder.mkdir()
+    lines = Lines([f"source-{number}" for number in range(16)])
+    config = {"name": "long", "model": {}, "sources": [{"name": name} for name in lines.sources], "plugins": {}}
+    (folder / "config.json").write_text(json.dumps(config | {"schedule": {"steps": LONG}}))
+    with (folder / "journal.jsonl").open("w") as file:
+        for step, line in enumerate(many_steps(lines, LONG)):
+            file.write(line + "\n")
+            if (step + 1) % 1000 == 0:
+                file.write(
+                    lines.sample(step + 1, *["the rain falls on the leaf and the root drinks it " * 20] * 8) + "\n"
+                )
+                file.write(lines.evaluation(step + 1, 1 + 3 * math.exp(-step / 40_000)) + "\n")
+    yield folder
+    (folder / "journal.jsonl").unlink()  # pytest keeps what tests leave
+
+
+def many_steps(lines, steps):
+    """Yield steps quickly: the same few, with another number, loss and phase."""
+    patterns = []
+    for step in range(97):
+        rest = lines.step(step).partition('"grad_norm"')[2]
+        patterns.append(rest.replace(f'"start":{step // 14 * 14},', '"start":@,'))
+    for step in range(steps):
+        loss = 2 + 6 * math.exp(-step / 20_000) + 0.3 * math.sin(step * step)
+        rest = patterns[step % 97].replace("@", str(step // 14 * 14))
+        yield f'{{"kind":"step","step":{step},"loss":{loss},"grad_norm"{rest}'

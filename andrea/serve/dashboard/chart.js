@@ -130,7 +130,7 @@ class Chart {
 
   range(low, high, logarithmic, floor) {
     if (low === null || high === null || low === undefined || high === undefined) return logarithmic ? [0.1, 10] : [0, 1];
-    if (logarithmic) return uPlot.rangeLog(low, high, 10, false);
+    if (logarithmic) return [roundLog(low, [5, 2, 1], (edge) => edge <= low * 1.0001), roundLog(high, [1, 2, 5, 10], (edge) => edge >= high / 1.0001)];
     if (floor !== null) return [floor, this.stacked ? high : Math.max(high * 1.05, floor + 1e-9)];
     const room = (high - low) * 0.05 || Math.abs(high) * 0.05 || 0.5;
     return [low - room, high + room];
@@ -245,9 +245,16 @@ class Chart {
   }
 }
 
+/** The first of some multiples of the power of ten of a value that fits: where a logarithmic axis begins or ends. */
+function roundLog(value, multiples, fits) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * (multiples.find((multiple) => fits(multiple * power)) || 1);
+}
+
 /** A tick's number: 20,000 is 20k. */
 function short(value) {
   const size = Math.abs(value);
+  if (size >= 1e9) return `${+(value / 1e9).toPrecision(4)}B`;
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`;
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`;
   if (size !== 0 && size < 1e-3) return value.toExponential(0);

@@ -120,7 +120,7 @@ class RunHistory {
     return found;
   }
 
-  /** The exponential moving average of the loss, brought up to its last step. */
+  /** The exponential moving average of the loss, brought up to its last step; a plain mean as long as that is shorter. */
   smoothed(alpha) {
     const loss = this.column("loss");
     if (this.alpha !== alpha) {
@@ -131,7 +131,7 @@ class RunHistory {
     let average = this.ema.last();
     for (let index = 0, row = this.ema.length; index < fresh.length; index++, row++) {
       const value = loss.data[row];
-      if (Number.isFinite(value)) average = Number.isFinite(average) ? average + alpha * (value - average) : value;
+      if (Number.isFinite(value)) average = Number.isFinite(average) ? average + Math.max(alpha, 1 / (row + 1)) * (value - average) : value;
       fresh[index] = average;
     }
     this.ema.append(fresh);

@@ -82,10 +82,11 @@ const panels = {
   norm: () => drawColumn(charts.norm, "grad_norm", { label: "gradient norm", logarithmic: true }), speed: () => drawSpeed(charts.speed),
 };
 const visible = new Set(), stale = new Set();
-let scheduled = false;
+let scheduled = false, all = false;
 
 /** Draw what can be seen of some sections, of all when none are named, before the next frame; the rest when it comes into view. */
 function schedule(...ids) {
+  if (!ids.length) all = true;
   for (const id of ids.length ? ids : Object.keys(panels)) stale.add(id);
   if (scheduled) return;
   scheduled = true;
@@ -100,7 +101,8 @@ async function render() {
   byId("span").textContent = `steps ${shown(min)} to ${shown(max)}`;
   for (const id of [...stale]) if (visible.has(id)) drawPanel(id);
   await null; // uPlot draws at the end of the task
-  performance.measure("update", { start: begin });
+  performance.measure(all ? "update" : "touch", { start: begin });
+  all = false;
   if (state.mainHistory().preview.length || state.mainHistory().rows) markOnce("first-curve");
   if (state.mainHistory().whole) markOnce("whole-curve");
 }

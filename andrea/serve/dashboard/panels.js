@@ -21,7 +21,7 @@ function grid(most) {
 
 /** Pulls and rewards of the run that is looked at, by source and place: counted once for all who draw them. */
 function pulls() {
-  const history = state.mainHistory(), places = grid(120);
+  const history = state.mainHistory(), { min, max } = zoom.shown(), places = grid(Math.max(2, Math.min(120, (max - min) / 10)));
   const key = [history.generation, history.rows, history.meta.sources.length, places[0], places[1], places.length, state.logSteps].join();
   if (history.counted?.key !== key) {
     const counted = pullsIn(history, places, history.meta.sources.length);
