@@ -43,7 +43,7 @@ _CURES = {
     errno.EROFS: "the file system can only be read: have it mounted for writing",
     errno.EIO: "have the disk checked",
     errno.ENAMETOOLONG: "give a shorter name",
-    errno.ENOTDIR: "see that every part of the path but the last is a folder",
+    **dict.fromkeys((errno.ENOTDIR, errno.EEXIST), "see that nothing there but folders bears a folder's name"),
 }
 
 
