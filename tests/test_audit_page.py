@@ -1,12 +1,9 @@
 """The sheet of an audit in a browser: graded by keys, by touch and from a file; saved as CSV; nobody is asked anything.
 
-Runs where Playwright and a Chromium are; ``.ci/browser`` installs both, and names the Chromium in ANDREA_CHROMIUM.
+Runs where Playwright and a Chromium are; ``.ci/browser`` installs both.
 """
 
 from __future__ import annotations
-
-import os
-import shutil
 
 import pytest
 
@@ -14,31 +11,11 @@ from andrea.audit import Audit, Drawn, Judged, Questions, make_sheet
 from andrea.audit_grades import read_grades
 from andrea.audit_sheet import write_sheets
 
-NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("ANDREA_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-if "ANDREA_CHROMIUM" not in os.environ:
-    for library in ("playwright", "axe_playwright_python"):
-        pytest.importorskip(library, reason=f"{library} is not installed: .ci/browser does that")
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: .ci/browser installs one", allow_module_level=True)
-
-from axe_playwright_python.sync_playwright import Axe  # noqa: E402
-from playwright.sync_api import sync_playwright  # noqa: E402
-
 HARM = "</pre><script>document.title = 'taken over'</script><img src=x onerror=\"document.title = 'taken over'\">"
 PROMPTS = ("Plants take in light and", "def read(path):\n    ", HARM)
 AUDIT = Audit((Judged("one", 1, "a"), Judged("two", 2, "b")), Questions({"d": PROMPTS}))
 TEXTS = [Drawn(c, p, 0, f"text {c} {p}, {HARM}\n" + "word " * 80) for c in (0, 1) for p in range(3)]
 SHEET = make_sheet(AUDIT, TEXTS)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    """Return the browser."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -165,6 +142,8 @@ def test_on_a_phone(open_page, tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_stands_in_the_way_of_a_screen_reader(open_page, scheme):
     """No rule of axe is broken: names, roles, contrast, in both themes."""
+    from axe_playwright_python.sync_playwright import Axe
+
     page = open_page(color_scheme=scheme)
     page.keyboard.type("7")
     found = Axe().run(page).response["violations"]

@@ -260,6 +260,24 @@ def test_a_drag_zooms_all_charts_and_a_double_click_shows_all(runs, serve, open_
     page.wait(lambda: page.text("#span") == "steps 0 to 399")
 
 
+def test_a_resume_that_cuts_the_journal_is_followed(runs, serve, open_page, lines):
+    """What was cut off is gone from the curve, and what comes instead is drawn, without a reload."""
+    page = open_page(f"{serve(runs).url}/#a-001")
+    page.mark("whole-curve")
+    page.page.locator("#loss summary").click()
+    page.wait(lambda: last_step(page) == 399)
+    journal = runs / "a-001" / "journal.jsonl"
+    journal.write_text("".join(f"{line}\n" for line in lines.run(150)))
+    page.wait(lambda: last_step(page) == 149)
+    with journal.open("a") as file:
+        file.writelines(f"{lines.step(step, loss=0.5)}\n" for step in range(150, 180))
+    page.wait(lambda: last_step(page) == 179)
+    assert page.text("#loss tbody tr:last-child td:nth-child(2)") == "0.5000"
+    page.page.locator("#samples").scroll_into_view_if_needed()
+    page.wait(lambda: page.text("#sample-label").startswith("after step 150,"))
+    assert page.page.locator("#texts pre").count() == 2
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_that_a_checker_of_accessibility_knows_is_wrong(runs, serve, open_page, scheme):
     """Names, roles, headings, contrasts: the rules of axe."""
