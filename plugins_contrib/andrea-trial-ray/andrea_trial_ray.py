@@ -29,7 +29,7 @@ from andrea.trial import Job
 from andrea.trial_queue import command_of, failure_of
 
 PATIENCE = 600  # seconds that an interrupted run may take to write its checkpoint
-LOOK = 2.0  # seconds between two looks at a run
+LOOK = 1.0  # seconds between two looks at a run
 # Threads decide the last bits of a run on the CPU, so a run sees the driver's settings; Ray would set some of its own.
 SETTINGS = re.compile(r"ANDREA_|OMP_|OPENBLAS_|MKL_")
 LAST_LINE = 100_000  # bytes of a journal in which its last step is looked for
