@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import psutil
 
 from andrea.checkpoint import complete_steps, stem
-from andrea.serve.lines import Evaluation, Sample, Step, Stop, read_line
+from andrea.serve.lines import DAMAGED, Evaluation, Sample, Step, Stop, read_line
 from andrea.serve.tail import Tail
 
 FIRST_LOOK, LAST_LOOK = 1 << 16, 1 << 22  # bytes at the end of a journal, in which the last evaluation is looked for
@@ -141,11 +141,9 @@ class Brief:
             changed = path.stat().st_mtime_ns
             if changed == self._config_time:
                 return
-            value = json.loads(path.read_bytes())
-            if not isinstance(value, dict):
-                raise ValueError("it is no JSON object")
+            value = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
             self.config, self.problem, self._config_time = value, "", changed
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, *DAMAGED) as error:
             self.problem = f"config.json cannot be read: {error}"
 
     def _begin(self) -> None:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ import msgspec
 
 from andrea.serve.machine import Machine
 from andrea.serve.runs import Runs
+
+log = logging.getLogger(__name__)
 
 EVERY = 1.0  # seconds between two looks
 
@@ -42,7 +45,10 @@ class Watch:
     async def work(self) -> None:
         """Look until cancelled."""
         while True:
-            self._state = await asyncio.to_thread(self._look)
+            try:
+                self._state = await asyncio.to_thread(self._look)
+            except Exception:  # whatever it is, it must not leave open pages without news for good
+                log.exception("cannot look at the runs")
             if self._next:
                 self._next.set()
             self._next = asyncio.Event()

@@ -90,7 +90,7 @@ decode_point = msgspec.json.Decoder(Point).decode
 _decode_phase = msgspec.json.Decoder(Phase).decode
 _decode_arms = msgspec.json.Decoder(_WithArms).decode
 
-DAMAGED = (msgspec.MsgspecError, UnicodeDecodeError, ValueError, OverflowError)  # what reading a bad line may raise
+DAMAGED = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)  # what reading bad JSON may raise
 
 
 def read_line(line: bytes) -> Line | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from andrea.errors import AndreaError, did_you_mean
 from andrea.serve.brief import Brief
 from andrea.serve.chance import chance
 from andrea.serve.history import History
+from andrea.serve.lines import DAMAGED
 
 DEEPEST = 4  # folders between the one that is served and a run
 MOST_FOLDERS = 20_000  # looked into for runs: who serves a whole disk is not kept waiting
@@ -91,7 +93,7 @@ class Runs:
         """Take up runs that are new, forget those that are gone."""
         found = {}
         for folder in sorted(_run_folders(self.root)):
-            brief = Brief(folder.relative_to(self.root).as_posix(), folder)
+            brief = Brief(_text(folder.relative_to(self.root)), folder)
             if folder == self.root:  # the one run that is served bears its model's name, as its files do
                 brief.refresh()
                 brief.model = brief.title
@@ -113,11 +115,11 @@ def _run_folders(root: Path) -> Iterator[Path]:
 
 def _is_run(folder: Path) -> bool:
     """Say whether a folder has a journal, or at least the configuration of a run; others have a config.json too."""
-    if (folder / "journal.jsonl").is_file():
-        return True
     try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
+        if (folder / "journal.jsonl").is_file():
+            return True
+        config = msgspec.json.decode((folder / "config.json").read_bytes())
+    except (OSError, *DAMAGED):
         return False
     return isinstance(config, dict) and {"name", "model", "sources"} <= set(config)
 
@@ -128,3 +130,8 @@ def _folders(folder: Path) -> list[Path]:
             return [Path(entry) for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
     except OSError:
         return []
+
+
+def _text(path: Path) -> str:
+    """Return a path as text that JSON can hold, whatever bytes its names are made of."""
+    return os.fsencode(path.as_posix()).decode(errors="replace")

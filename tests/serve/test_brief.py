@@ -152,7 +152,18 @@ def test_the_last_evaluation_is_found_far_from_the_end(tmp_path, write_run, line
     assert look(folder).evaluation.step == 1
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "", "\xff", '{"sources": 3, "sampling": [], "schedule": null, "name": 5}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "",
+        "\xff",
+        '{"name": "\\ud800"}',
+        "[" * 10**5,
+        '{"sources": 3, "sampling": [], "schedule": null, "name": 5}',
+    ],
+)
 def test_a_damaged_configuration_is_said_and_the_rest_shown(tmp_path, write_run, lines, text):
     """The journal speaks for itself."""
     folder = write_run(tmp_path / "run", lines.run(5))
@@ -160,7 +171,7 @@ def test_a_damaged_configuration_is_said_and_the_rest_shown(tmp_path, write_run,
     brief = look(folder)
     value = json.loads(json.dumps(brief.to_json()))
     assert (value["step"], value["sources"], value["steps"], brief.prompts) == (5, [], None, [])
-    assert value["problem"].startswith("config.json cannot be read: ") or text.startswith('{"')
+    assert value["problem"].startswith("config.json cannot be read: ") or text.startswith('{"sources')
     (folder / "config.json").write_text('{"name": "mended"}')
     brief.refresh()
     assert (brief.title, brief.problem) == ("mended", "")

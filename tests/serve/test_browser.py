@@ -5,6 +5,7 @@ Runs where Playwright and a Chromium are; ``.ci/browser`` installs both.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -198,6 +199,63 @@ def test_runs_are_chosen_laid_over_and_remembered_in_the_address(runs, serve, op
     again.mark("whole-curve")
     assert again.text("#run-title") == "a-002"
     assert "a-001 EMA" in again.text("#loss .legend")
+
+
+def rows_of(page, section):
+    """Open the table of a chart and return its rows, numbers as numbers."""
+    page.page.locator(f"#{section}").scroll_into_view_if_needed()
+    page.page.locator(f"#{section} summary").click()
+    page.wait(lambda: page.page.locator(f"#{section} tbody tr").count())
+    script = (
+        "name => [...document.querySelectorAll(`#${name} tbody tr`)].map(row => [...row.cells].map(c => c.textContent))"
+    )
+    return [[float(cell.replace(",", "")) for cell in row] for row in page.ask(script, section)]
+
+
+def test_what_is_drawn_is_what_the_journal_says(runs, serve, open_page):
+    """Loss, EMA, SMMA, shares and rewards, worked out here again."""
+    steps = [
+        json.loads(line) for line in (runs / "a-001" / "journal.jsonl").read_text().splitlines() if "pulls" in line
+    ]
+    page = open_page(f"{serve(runs).url}/#a-001")
+    page.mark("whole-curve")
+    ema = smma = 0.0
+    averages = []
+    for number, step in enumerate(steps, start=1):
+        ema += max(2 / 65, 1 / number) * (step["loss"] - ema)  # the slider stands at 64 steps
+        smma += (step["loss"] - smma) / min(number, 100)
+        averages.append((ema, smma))
+    for step, loss, *found in rows_of(page, "loss"):
+        # Four digits are shown.
+        assert loss == pytest.approx(steps[int(step)]["loss"], rel=1e-3)
+        assert found[:2] == pytest.approx(averages[int(step)], rel=1e-3)
+        assert found[2:] == []  # nobody saved the tokenizer of this run, so guessing is not drawn
+    shares = {row[0]: row[1:] for row in rows_of(page, "shares")}
+    rewards = {row[0]: row[1:] for row in rows_of(page, "rewards")}
+    assert len(shares) == len(rewards) == 20
+    for first in shares:
+        pulls = [pull for step in steps[int(first) : int(first) + 10] for pull in step["pulls"]]
+        counts = [sum(pull["source"] == name for pull in pulls) for name in ("prose", "code", "chat")]
+        sums = [
+            sum(p["rewards"]["ema_drop"] for p in pulls if p["source"] == name) for name in ("prose", "code", "chat")
+        ]
+        assert shares[first][::-1] == pytest.approx([count / 10 for count in counts], rel=1e-3)
+        assert rewards[first] == pytest.approx(
+            [total / count for total, count in zip(sums, counts, strict=True)], rel=1e-3
+        )
+
+
+def test_a_mix_of_sources_stands_where_its_shares_say(runs, serve, open_page):
+    """All of one source at its corner, equal shares in the middle, half of two between them."""
+    page = open_page(serve(runs).url)
+    where = "shares => mixedAt(shares.map(share => [share]), 0)"
+    for source in range(5):
+        corner = page.ask("([source, sources]) => cornerOf(source, sources)", [source, 5])
+        assert page.ask(where, [float(other == source) for other in range(5)]) == pytest.approx(corner, abs=1e-12)
+    assert page.ask(where, [0.2] * 5) == pytest.approx([0, 0], abs=1e-12)  # sums of a few numbers near 1
+    assert page.ask(where, [0.5, 0, 0.5, 0]) == pytest.approx([0, 0], abs=1e-12)
+    assert page.ask("[1, 3, 10, 24, 99].map(niceWidth)") == [1, 5, 10, 50, 100]
+    assert page.ask("gridOf({min: 7, max: 52}, 9, false)") == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
 
 
 def test_everything_can_be_done_with_keys(runs, serve, open_page):

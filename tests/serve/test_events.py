@@ -10,6 +10,34 @@ from andrea.serve.events import Watch
 from andrea.serve.runs import Runs
 
 
+class Failing:
+    """Runs that cannot be looked at the first time."""
+
+    def __init__(self):
+        self.looked = 0
+
+    def refresh(self):
+        self.looked += 1
+        if self.looked == 1:
+            raise RuntimeError("a disk that is away")
+        return []
+
+
+def test_a_look_that_fails_is_not_the_last(caplog):
+    """It is logged, and the next one tells."""
+
+    async def listen():
+        watch = Watch(Failing(), Still(), every=0.01)
+        work = asyncio.create_task(watch.work())
+        events = watch.events()
+        await anext(events)
+        assert parsed(await anext(events)) == ("system", {"cpu_cores": 2})
+        work.cancel()
+
+    asyncio.run(asyncio.wait_for(listen(), 30))
+    assert "a disk that is away" in caplog.text
+
+
 class Still:
     """A machine whose figures never change."""
 

@@ -79,3 +79,11 @@ def test_without_a_card_its_figures_are_null(nvml, library, gpu):
     assert figures["cpu_cores"] >= 1
     assert 0 < figures["mem_used"] <= figures["mem_total"]
     assert figures["cpu_load_1m"] >= 0
+
+
+def test_the_library_has_what_is_asked_of_it():
+    """The stand-in above knows no name that nvidia-ml-py does not have."""
+    import pynvml
+
+    assert [name for name in vars(fake_nvml()) if not hasattr(pynvml, name)] == []
+    assert issubclass(pynvml.NVMLError, Exception)

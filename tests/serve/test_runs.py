@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -65,6 +66,14 @@ def test_a_link_to_a_run_is_a_run_and_one_in_a_circle_no_trap(tmp_path, write_ru
     (tmp_path / "runs" / "far").symlink_to(tmp_path / "elsewhere" / "far")
     (tmp_path / "runs" / "circle").symlink_to(tmp_path / "runs")
     assert names(Runs(tmp_path / "runs")) == ["far"]
+
+
+def test_a_folder_whose_name_is_no_text_is_served_all_the_same(tmp_path, write_run, lines):
+    """Its bytes that are none are replaced, so that the answer is JSON."""
+    folder = write_run(tmp_path / os.fsdecode(b"r\xffn"), lines.run(5))
+    runs = Runs(tmp_path)
+    assert names(runs) == ["r\ufffdn"]
+    assert runs.find("r\ufffdn").folder == folder
 
 
 def test_a_run_is_found_by_its_name_or_by_that_of_its_model(tmp_path, write_run):
