@@ -21,7 +21,7 @@ from attrs import frozen
 from andrea import __version__
 from andrea.batches import Batches
 from andrea.checkpoint import Checkpoints, Snapshot, complete_steps, newest_checkpoint, read_checkpoint
-from andrea.config import RunConfig, from_json, override, parse_setting, read_experiment, to_json
+from andrea.config import RunConfig, absolute_paths, from_json, override, parse_setting, read_experiment, to_json
 from andrea.engine import Engine, EngineConfig, open_engine
 from andrea.engine.buffers import describe_memory
 from andrea.engine.device import find_device
@@ -130,6 +130,8 @@ def plan(request: Request, say: Say) -> Plan:
         override(value, key, new, names)
     if request.seed is not None:
         value["seed"] = request.seed
+    if request.mode is Mode.NEW:
+        absolute_paths(value)  # a resume may be started in another folder
     config = from_json(value, where)
     chosen = _choose(request, config, device)
     config = attrs.evolve(

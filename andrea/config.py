@@ -6,6 +6,7 @@ is named like a kind of plugin, so that ``--set`` always knows whom it addresses
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -400,6 +401,34 @@ def read_json(path: Path) -> Any:
         raise AndreaError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except OSError as error:
         raise AndreaError(f"cannot read {path}: {error.strerror}") from None
+
+
+def absolute_paths(value: Any) -> None:
+    """Make options that name files do so whatever folder a program is started in, in the JSON of an experiment.
+
+    These are the options of sources and plugins called ``path``, and a source's ``dataset`` and ``data.tokenizer``
+    where there is such a folder.
+    """
+    sources = _objects(value.get("sources"))
+    parts = [*sources, *(part for source in sources for part in _objects(source.get("inputs")))]
+    plugins = value.get("plugins")
+    options = [part.get("options") for part in parts] + [value.get("data")]
+    for one in _objects(options + (list(plugins.values()) if isinstance(plugins, dict) else [])):
+        for key in one.keys() & {"path", "dataset", "tokenizer"}:
+            found = one[key] if isinstance(one[key], list) else [one[key]]
+            paths = [_absolute(text, key) if isinstance(text, str) else text for text in found]
+            one[key] = paths if isinstance(one[key], list) else paths[0]
+
+
+def _objects(values: Any) -> list[dict[str, Any]]:
+    return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
+
+
+def _absolute(text: str, key: str) -> str:
+    path, here = Path(text).expanduser(), Path.cwd()
+    # A pattern stays as it is in a folder whose own name looks like one.
+    foreign = not text or "://" in text or (glob.has_magic(text) and glob.has_magic(str(here)))
+    return text if foreign or (key != "path" and not path.is_dir()) else str(here / path)
 
 
 def _parse(text: str) -> Any:

@@ -203,7 +203,8 @@ def test_a_tokenizer_folder_is_whole_or_absent(experiment, monkeypatch):
     request = Request(experiment=experiment, device="cpu", out=Path("run"), steps=1)
     open_run(plan(request, quiet), quiet, quiet, Interrupts()).run()
 
-    assert [path.name for path in Path("run/tokenizer").iterdir()] == ["byte_tokenizer.json"]
+    names = sorted(path.name for path in Path("run/tokenizer").iterdir())
+    assert names == ["byte_tokenizer.json", "tokenizer.json", "tokenizer_config.json"]
     assert plan(Request(Mode.RESUME, device="cpu", out=Path("run"), steps=1), quiet).done
 
 
@@ -337,6 +338,28 @@ def test_what_an_engine_wants_and_was_not_saved_begins_anew(andrea, experiment, 
     assert "state of the engine that begins anew: scale" in said
     assert taken == [[8.0]]
     loop.close()
+
+
+def test_a_resume_may_be_started_in_another_folder(andrea, tiny, write_experiment, workplace, monkeypatch):
+    """With the cache gone, the sources are found where they were; they give the data that they gave under any path."""
+    for source in tiny["sources"]:
+        path = Path(source["options"]["path"])
+        (workplace / path.name).write_bytes(path.read_bytes())
+        source["options"]["path"] = path.name
+    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    run = str(workplace / "run")
+    assert andrea("run", write_experiment(tiny), "--out", run, "--steps", 3, *CPU).code == 0
+    assert andrea("run", write_experiment(tiny), "--out", "uncut", "--steps", 5, *CPU).code == 0
+    (workplace / "elsewhere").mkdir()
+    monkeypatch.chdir(workplace / "elsewhere")
+    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "other cache"))
+    ended = andrea("run", "--resume", "--out", run, "--steps", 5, *CPU)
+    assert ended.code == 0, ended.err
+    name = "checkpoints/step_000005.json"
+    assert (workplace / "run" / name).read_bytes() == (workplace / "uncut" / name).read_bytes()
+    # The configuration of a run is an experiment, from any folder.
+    assert andrea("run", f"{run}/config.json", "--out", "again", "--steps", 5, *CPU).code == 0
+    assert Path("again", name).read_bytes() == (workplace / "uncut" / name).read_bytes()
 
 
 def test_prepared_data_is_verified_once(andrea, experiment, workplace, monkeypatch):

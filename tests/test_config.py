@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import attrs
 import pytest
@@ -12,6 +13,7 @@ from andrea.config import (
     BatchConfig,
     RunConfig,
     SamplingConfig,
+    absolute_paths,
     experiment_names,
     from_json,
     override,
@@ -534,3 +536,47 @@ def test_setting_within_a_list_says_how(tiny):
     with pytest.raises(AndreaError, match="'sources' is a list") as caught:
         override(tiny, "sources.0.name", "b", [])
     assert caught.value.hint == "set all of it: --set 'sources=[...]'"
+
+
+def test_paths_are_made_absolute(tmp_path, monkeypatch):
+    """Options that name files do so from any folder afterwards; what is no path, or no longer one, stays."""
+    (tmp_path / "sets").mkdir()
+    monkeypatch.chdir(tmp_path)
+    value = {
+        "name": "path",
+        "data": {"tokenizer": "sets", "mix": None},
+        "sources": [
+            {
+                "name": "a",
+                "reader": "source.text",
+                "options": {"path": ["a.txt", "/b", "../c*", "~/d", "", 3, "s3://e"]},
+            },
+            {"name": "b", "inputs": [{"reader": "source.hub", "options": {"dataset": "sets", "where": {"path": "x"}}}]},
+            {"name": "c", "reader": "source.hub", "options": {"dataset": "owner/name"}},
+        ],
+        "plugins": {"bandit.replay": {"path": "runs/one"}, "tokenizer.harris": {"segments": 9}},
+    }
+    absolute_paths(value)
+    here, options = str(tmp_path), [source.get("options") for source in value["sources"]]
+    home = str(Path("~/d").expanduser())
+    assert options[0]["path"] == [f"{here}/a.txt", "/b", f"{here}/../c*", home, "", 3, "s3://e"]
+    assert value["sources"][1]["inputs"][0]["options"] == {"dataset": f"{here}/sets", "where": {"path": "x"}}
+    assert options[2]["dataset"] == "owner/name"
+    assert value["plugins"] == {"bandit.replay": {"path": f"{here}/runs/one"}, "tokenizer.harris": {"segments": 9}}
+    assert value["data"] == {"tokenizer": f"{here}/sets", "mix": None}
+    assert value["name"] == "path"
+    for wrong in (
+        {},
+        {"sources": 3, "plugins": [], "data": None},
+        {"sources": [3, {"options": 3}], "plugins": {"a": 1}},
+    ):
+        absolute_paths(wrong)
+
+
+def test_a_pattern_in_a_folder_that_looks_like_one_stays(tmp_path, monkeypatch):
+    """An absolute path would make a pattern of the folder's name."""
+    (tmp_path / "a[1]").mkdir()
+    monkeypatch.chdir(tmp_path / "a[1]")
+    value = {"sources": [{"options": {"path": ["*.txt", "b.txt"]}}]}
+    absolute_paths(value)
+    assert value["sources"][0]["options"]["path"] == ["*.txt", str(tmp_path / "a[1]" / "b.txt")]
