@@ -36,7 +36,30 @@ def table(record: dict[str, Any]) -> str:
             f"| {theirs['tokens_per_second']:,.0f} | {found['ratio']:.2f} |"
         )
     command = "`benchmarks/gpu_check.sh peers` makes this table's numbers (commit " + part["commit"][:7] + ");\n"
-    return "\n".join([*lines, "", f"{command}`andrea benchmark 120M --batch 64 --peer` measures one on your card."])
+    lines += ["", f"{command}`andrea benchmark 120M --batch 64 --peer` measures one on your card.", ""]
+    return "\n".join([*lines, *whole_runs(record["run"])])
+
+
+def whole_runs(part: dict[str, Any]) -> list[str]:
+    """Return what `andrea run` keeps of the bare engine's speed, as lines of Markdown."""
+    lines = [
+        "The same engine in `andrea run`: default plugins, real text, journal, samples, evaluation, checkpoints.",
+        "",
+        "| model | rows a step | tokens/s | of the bare engine's | between looks | a look at the model | checkpoints |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for point, found in part["details"].items():
+        name, batch = point.split(":")
+        lines.append(
+            f"| {name} | {batch} | {found['tokens_per_second']:,.0f} | {found['share']:.1%} "
+            f"| {found['median_share']:.1%} | {found['look_ms']:.0f} ms | {max(0.0, found['checkpoint_share']):.1%} |"
+        )
+    return [
+        *lines,
+        "",
+        "A look is a sample and an evaluation of all sources; checkpoints cost that share of a minute, at one a minute.",
+        f"`benchmarks/gpu_check.sh run` makes these (commit {part['commit'][:7]}).",
+    ]
 
 
 def render(text: str, record: dict[str, Any]) -> str:
