@@ -216,7 +216,7 @@ function fillItem(item, brief) {
   if (brief.model === state.main) button.setAttribute("aria-current", "true");
   else button.removeAttribute("aria-current");
   button.firstChild.style.setProperty("--color", shownNow ? colorOf(state.colorIndex(brief.model)) : "transparent");
-  const step = brief.step === null ? "" : ` \u00b7 ${shown(brief.step)}${brief.steps ? ` of ${shown(brief.steps)}` : ""}`;
+  const step = brief.step === null ? "" : ` \u00b7 ${shown(brief.step)}${brief.steps >= brief.step ? ` of ${shown(brief.steps)}` : ""}`;
   const loss = brief.loss === null ? "" : ` \u00b7 loss ${shown(brief.loss)}`;
   const text = `${STATES[brief.state]}${step}${loss}`;
   if (facts.textContent !== text) facts.textContent = text;

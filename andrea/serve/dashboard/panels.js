@@ -248,7 +248,7 @@ function drawTiles() {
   const last = history.evaluations[history.evaluations.length - 1];
   const bits = meanOf(last ? last.bits_per_byte : brief.bits_per_byte);
   const tiles = [
-    ["step", brief.step === null ? "\u2013" : shown(brief.step), brief.steps ? `of ${shown(brief.steps)}` : ""],
+    ["step", brief.step === null ? "\u2013" : shown(brief.step), brief.steps >= brief.step ? `of ${shown(brief.steps)}` : ""],
     ["loss", shown(Number.isFinite(smma) ? smma : brief.loss), Number.isFinite(smma) ? "SMMA, nats per token" : "last step"],
     ["perplexity", shown(Number.isFinite(smma) ? Math.exp(smma) : null), "of SMMA"],
     ["bits per byte", shown(bits), "held out, mean"],
