@@ -163,9 +163,15 @@ def _read_parquet(path: Path) -> Iterator[Row]:
     try:
         # Neither threads nor reading ahead: a row group may be large, and memory is to stay small.
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            rows = (row for batch in file.iter_batches(_BATCH, use_threads=False) for row in batch.to_pylist())
+            # One group after another: the library cannot make a batch of two whose lists hold categories.
+            groups = (file.iter_batches(_BATCH, [i], use_threads=False) for i in range(file.num_row_groups))
+            rows = (row for batch in itertools.chain.from_iterable(groups) for row in batch.to_pylist())
             for number, values in enumerate(rows, start=1):
                 yield Row(path, f"row {number}", values)
+    except NotImplementedError as error:
+        raise AndreaError(
+            f"{path} holds what pyarrow cannot read: {error}", "write it as JSON lines, or get a newer pyarrow"
+        ) from error
     except (ValueError, OSError) as error:  # the library's own errors derive from these
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -49,6 +49,27 @@ def test_rows_come_back(tmp_path, monkeypatch, name):
         assert [{**row, "n": int(row["n"])} for row in found] == ROWS
 
 
+@pytest.mark.parametrize("rows", [2, 3, 300])
+def test_lists_of_categories_come_back_across_groups(tmp_path, monkeypatch, rows):
+    """Messages whose roles are categories, as tables of messages are often written, in groups of any size."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    role = pyarrow.dictionary(pyarrow.int8(), pyarrow.string())
+    message = pyarrow.struct([("role", role), ("content", pyarrow.large_string())])
+    values = [[{"role": "user", "content": f"q{i}"}, {"role": "assistant", "content": None}] for i in range(500)]
+    table = pyarrow.table({"messages": pyarrow.array(values, type=pyarrow.list_(message))})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=rows)
+    found = list(read_rows(tmp_path / "a.parquet"))
+    assert [row.values["messages"] for row in found] == values
+    assert [row.place for row in found] == [f"row {number}" for number in range(1, 501)]
+
+    def refuse(*arguments, **options):
+        raise pyarrow.ArrowNotImplementedError("not for such lists")
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", refuse)
+    with pytest.raises(AndreaError, match="cannot read: not for such lists"):
+        list(read_rows(tmp_path / "a.parquet"))
+
+
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
