@@ -12,6 +12,7 @@ import typer
 
 from andrea.cli_audit import audit
 from andrea.cli_benchmark import benchmark
+from andrea.cli_evaluate import evaluate
 from andrea.cli_export import export, import_
 from andrea.cli_sample import chat, sample
 from andrea.cli_serve import serve
@@ -279,48 +280,9 @@ def _print_survey(reports: dict[str, Any], json_: bool) -> None:
 
 app.command()(sample)
 app.command()(chat)
+app.command()(evaluate)
 app.command()(export)
 app.command("import")(import_)
-
-
-@app.command()
-def evaluate(
-    folder: RunFolder = None,
-    checkpoint: CheckpointName = None,
-    rows: Annotated[int, typer.Option(min=0, help="held-out rows of each source; 0 takes all")] = 0,
-    bigram: Annotated[
-        bool, typer.Option("--bigram", help="beside it a Kneser-Ney bigram model of the same tokens")
-    ] = False,
-    device: DeviceName = "auto",
-    json_: AsJson = False,
-) -> None:
-    """Measure the held-out bits per byte of every source."""
-    from andrea.assembly import print_line
-    from andrea.bigram import bigram_of
-    from andrea.bigram import bits_per_byte as bigram_bits
-    from andrea.trained import evaluate_run
-
-    evaluation, files = evaluate_run(folder, checkpoint, rows, device, print_line)
-    pairs = bigram_of([train for train, _ in files.values()]) if bigram else None
-    baseline = {name: bigram_bits(pairs, held_out) for name, (_, held_out) in files.items()} if pairs else {}
-    if json_:
-        value = {
-            "step": evaluation.step,
-            "loss": dict(evaluation.loss),
-            "bits_per_byte": dict(evaluation.bits_per_byte),
-        }
-        _print_json({**value, **({"bigram_bits_per_byte": baseline} if bigram else {})})
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("source", "loss", "bits per byte", *(["bigram"] if bigram else []), box=None)
-    for name, loss in evaluation.loss.items():
-        extra = [f"{baseline[name]:.3f}"] if bigram else []
-        table.add_row(name, f"{loss:.3f}", f"{evaluation.bits_per_byte[name]:.3f}", *extra)
-    mean = [f"{sum(baseline.values()) / len(baseline):.3f}"] if bigram else []
-    table.add_row("mean", "", f"{evaluation.mean:.3f}", *mean)
-    Console().print(table)
 
 
 @app.command()

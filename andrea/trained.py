@@ -205,7 +205,12 @@ def _needed(config: RunConfig, device: str) -> list[Chosen]:
 
 
 def evaluate_run(
-    folder: Path | None, checkpoint: Path | None, rows: int, device: str, say: Say
+    folder: Path | None,
+    checkpoint: Path | None,
+    rows: int,
+    device: str,
+    say: Say,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> tuple[Evaluation, dict[str, tuple[TokenFile, TokenFile]]]:
     """Measure a run's model on its held-out text.
 
@@ -215,6 +220,8 @@ def evaluate_run(
         As for `open_model`.
     rows
         Held-out rows of each source; 0 takes all.
+    progress
+        Told (stage, done, total) before each source.
 
     Returns
     -------
@@ -229,4 +236,11 @@ def evaluate_run(
     context = model.config.model.context
     most = rows or max(int(held_out.tokens.size) // context + 1 for _, held_out in files.values())
     sets = held_out_sets({name: held_out for name, (_, held_out) in files.items()}, context, most)
-    return evaluate(model.engine, sets, model.step), files
+    losses: dict[str, float] = {}
+    bits: dict[str, float] = {}
+    for number, (name, held_out) in enumerate(sets.items()):
+        progress(f"measuring {name}", number, len(sets))
+        one = evaluate(model.engine, {name: held_out}, model.step)
+        losses |= one.loss
+        bits |= one.bits_per_byte
+    return Evaluation(model.step, losses, bits), files

@@ -1,0 +1,147 @@
+"""``andrea evaluate``: bits per byte and perplexity of every source, and tasks of the lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from andrea.errors import AndreaError
+
+if TYPE_CHECKING:
+    from andrea.types import Evaluation
+
+RunFolder = Annotated[Path | None, typer.Argument(help="folder of a run; the newest in runs/ when left out")]
+CheckpointName = Annotated[Path | None, typer.Option("--checkpoint", help="one of its checkpoints; the newest else")]
+DeviceName = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+
+
+def evaluate(
+    folder: RunFolder = None,
+    checkpoint: CheckpointName = None,
+    rows: Annotated[int, typer.Option(min=0, help="held-out rows of each source; 0 takes all")] = 0,
+    bigram: Annotated[
+        bool, typer.Option("--bigram", help="beside it a Kneser-Ney bigram model of the same tokens")
+    ] = False,
+    tasks: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help="instead, tasks of the lm-evaluation-harness, for instance piqa")
+    ] = "",
+    task_folder: Annotated[Path | None, typer.Option(help="folder with further tasks of the harness, as YAML")] = None,
+    shots: Annotated[int | None, typer.Option(min=0, help="examples before each question of a task")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="questions of each task")] = None,
+    cache: Annotated[Path | None, typer.Option(help="file that keeps answers to tasks, to go on from")] = None,
+    device: DeviceName = "auto",
+    json_: AsJson = False,
+) -> None:
+    """Measure bits per byte and perplexity of held-out text, by source; or run tasks of the lm-evaluation-harness."""
+    if tasks:
+        if bigram or rows:
+            raise AndreaError("--tasks measures tasks, not held-out text", "leave --bigram and --rows out")
+        _evaluate_tasks(folder, checkpoint, tasks, task_folder, shots, limit, cache, device, json_)
+        return
+    if given := [
+        name for name, value in (("--shots", shots), ("--limit", limit), ("--cache", cache)) if value is not None
+    ]:
+        raise AndreaError(f"{given[0]} belongs to tasks", "name some: --tasks piqa,arc_easy")
+    from andrea.assembly import print_line
+    from andrea.bigram import bigram_of
+    from andrea.bigram import bits_per_byte as bigram_bits
+    from andrea.progress import Preparing
+    from andrea.trained import evaluate_run
+
+    with Preparing() as progress:
+        evaluation, files = evaluate_run(folder, checkpoint, rows, device, print_line, progress)
+    pairs = bigram_of([train for train, _ in files.values()]) if bigram else None
+    baseline = {name: bigram_bits(pairs, held_out) for name, (_, held_out) in files.items()} if pairs else {}
+    if json_:
+        value = {
+            "step": evaluation.step,
+            "loss": dict(evaluation.loss),
+            "perplexity": perplexities(evaluation),
+            "bits_per_byte": dict(evaluation.bits_per_byte),
+            **({"bigram_bits_per_byte": baseline} if bigram else {}),
+        }
+        print(json.dumps(value, indent=1))
+        return
+    _print_table(evaluation, baseline)
+
+
+def perplexities(evaluation: Evaluation) -> dict[str, float]:
+    """Return exp(loss) of every source: among how many equally likely tokens the model seems to choose."""
+    return {name: math.exp(loss) for name, loss in evaluation.loss.items()}
+
+
+def _print_table(evaluation: Evaluation, baseline: dict[str, float]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("source", "loss", "perplexity", "bits per byte", *(["bigram"] if baseline else []), box=None)
+    for name, perplexity in perplexities(evaluation).items():
+        extra = [f"{baseline[name]:.3f}"] if baseline else []
+        bits = f"{evaluation.bits_per_byte[name]:.3f}"
+        table.add_row(name, f"{evaluation.loss[name]:.3f}", f"{perplexity:.1f}", bits, *extra)
+    mean = [f"{sum(baseline.values()) / len(baseline):.3f}"] if baseline else []
+    table.add_row("mean", "", "", f"{evaluation.mean:.3f}", *mean)
+    Console().print(table)
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def _evaluate_tasks(
+    folder: Path | None,
+    checkpoint: Path | None,
+    tasks: str,
+    task_folder: Path | None,
+    shots: int | None,
+    limit: int | None,
+    cache: Path | None,
+    device: str,
+    json_: bool,
+) -> None:
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    if not names:
+        raise AndreaError(f"--tasks {tasks!r} names no task", "for instance --tasks piqa,arc_easy")
+    if task_folder is not None and not task_folder.is_dir():
+        raise AndreaError(f"there is no folder {task_folder}", "--task-folder holds the YAML files of tasks")
+    try:
+        from andrea.harness import run_tasks
+    except ImportError as error:
+        raise AndreaError(
+            f"tasks need the lm-evaluation-harness, which is not installed: {error}", "pip install 'andrea[lm-eval]'"
+        ) from None
+    from andrea.assembly import print_line
+    from andrea.progress import Preparing
+    from andrea.trained import open_model
+
+    model = open_model(folder, checkpoint, device, print_line)
+    with Preparing() as progress:
+        found = run_tasks(model, names, folder=task_folder, shots=shots, limit=limit, cache=cache, progress=progress)
+    if json_:
+        print(json.dumps({"step": model.step, **_plain(found)}, indent=1))
+        return
+    _print_tasks(found["results"])
+
+
+def _plain(value: Any) -> Any:
+    from andrea.journal import plain
+
+    return plain(value)
+
+
+def _print_tasks(results: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("task", "metric", "value", "standard error", box=None)
+    for task, metrics in results.items():
+        for name, value in metrics.items():
+            metric, _, kind = name.partition(",")
+            if isinstance(value, float) and not metric.endswith("_stderr"):
+                error = metrics.get(f"{metric}_stderr,{kind}")
+                table.add_row(task, metric, f"{value:.4f}", f"{error:.4f}" if isinstance(error, float) else "")
+    Console().print(table)
