@@ -8,6 +8,7 @@ an epoch, and the whole state is a position in each stream.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,16 @@ class _Position:
     token: int
 
 
+@frozen(eq=False)
+class _Ready:
+    """A batch that begins at `here`, the position behind it, and how many documents have been drawn by then."""
+
+    here: _Position
+    batch: Batch
+    after: _Position
+    drawn: int
+
+
 class Batches:
     """Gives the batches of every source, one after another.
 
@@ -55,15 +66,17 @@ class Batches:
         self._files = tuple(files.values())
         self._documents = np.array([file.documents for file in self._files], dtype=np.int64)
         self._tokens = np.array([file.offsets[-1] for file in self._files], dtype=np.int64)
+        for constant in (self._documents, self._tokens):
+            constant.setflags(write=False)
         self._lengths = [np.diff(file.offsets.astype(np.int64)) for file in self._files]
         self._epochs: list[dict[int, _Epoch]] = [{} for _ in self._files]
-        self._ready: list[tuple[_Position, Batch, _Position] | None] = [None] * len(self._files)
+        self._ready: list[deque[_Ready]] = [deque() for _ in self._files]
         self._positions = [_Position(0, 0)] * len(self._files)
         self._pulls = np.zeros(len(self._files), dtype=np.int64)
         self._drawn = np.zeros(len(self._files), dtype=np.int64)
 
     def take(self, source: int, rows: int | None = None) -> Batch:
-        """Return the next batch of a source; `ready` makes the one after it while nobody waits.
+        """Return the next batch of a source; `ready` makes those after it while nobody waits.
 
         Parameters
         ----------
@@ -72,32 +85,31 @@ class Batches:
         rows
             Rows of this batch; the rows of a step by default.
         """
-        batch, after = self._prepared(source, rows or self.rows)
-        self._positions[source] = after
+        self.ready(source, rows)
+        first = self._ready[source].popleft()
+        self._positions[source], self._drawn[source] = first.after, first.drawn
         self._pulls[source] += 1
-        self._drawn[source] = self._count_drawn(source)
-        return batch
+        return first.batch
 
-    def ready(self, source: int, rows: int | None = None) -> None:
-        """Make the next batch of a source ahead of its `take`."""
-        self._prepared(source, rows or self.rows)
+    def ready(self, source: int, rows: int | None = None, count: int = 1) -> None:
+        """Make the next `count` batches of a source ahead of their `take`.
 
-    def _prepared(self, source: int, rows: int) -> tuple[Batch, _Position]:
-        """Return the next batch and the position behind it; assembled at most once.
-
-        It depends on the position alone, so that it may be made at any time, or be thrown away, without a difference.
+        They depend on the position alone, so that they may be made at any time, or be thrown away, without a
+        difference.
         """
-        here, ready = self._positions[source], self._ready[source]
-        if ready is None or ready[0] != here or ready[1].inputs.shape[0] != rows:
-            ready = self._ready[source] = (here, *self._assemble(source, here, rows))
-        return ready[1], ready[2]
+        here, rows, made = self._positions[source], rows or self.rows, self._ready[source]
+        if made and (made[0].here != here or made[0].batch.inputs.shape[0] != rows):
+            made.clear()
+        while len(made) < count:
+            made.append(self._assemble(source, made[-1].after if made else here, rows))
 
-    def _assemble(self, source: int, here: _Position, rows: int) -> tuple[Batch, _Position]:
+    def _assemble(self, source: int, here: _Position, rows: int) -> _Ready:
         count = rows * self.context
         stream, documents, after = self._read(source, here, count)
         look_ahead, _, _ = self._read(source, after, 1)
         targets = np.concatenate([stream[1:], look_ahead]).reshape(rows, self.context)
-        return Batch(source, stream.reshape(rows, self.context), targets, documents), after
+        batch = Batch(source, stream.reshape(rows, self.context), targets, documents)
+        return _Ready(here, batch, after, self._count_drawn(source, after))
 
     def _read(self, source: int, here: _Position, count: int) -> tuple[Tokens, tuple[int, ...], _Position]:
         """Return `count` tokens of the stream, the documents that they come from, and the position behind them."""
@@ -139,13 +151,13 @@ class Batches:
 
     @property
     def documents(self) -> Ints:
-        """Training documents of each source."""
-        return self._documents.copy()
+        """Training documents of each source; read-only."""
+        return self._documents
 
     @property
     def tokens(self) -> Ints:
-        """Training tokens of each source, the `bos` in front of each document included."""
-        return self._tokens.copy()
+        """Training tokens of each source, the `bos` in front of each document included; read-only."""
+        return self._tokens
 
     @property
     def pulls(self) -> Ints:
@@ -162,13 +174,12 @@ class Batches:
         """Distinct documents drawn of each source: no document comes twice before all came once."""
         return np.minimum(self._drawn, self._documents)
 
-    def _count_drawn(self, source: int) -> int:
-        epoch, index, offset = self._place(source)
+    def _count_drawn(self, source: int, here: _Position) -> int:
+        epoch, index, offset = self._place(source, here)
         return epoch * self._files[source].documents + index + (offset > 0)
 
-    def _place(self, source: int) -> tuple[int, int, int]:
-        """Return (epoch, index in the order, token of that document) of the next token."""
-        here = self._positions[source]
+    def _place(self, source: int, here: _Position) -> tuple[int, int, int]:
+        """Return (epoch, index in the order, token of that document) of the token at a position."""
         if here.token == 0:
             return here.epoch, 0, 0
         starts = self._epoch(source, here.epoch).starts
@@ -179,7 +190,9 @@ class Batches:
 
     def export_state(self) -> dict[str, Any]:
         """Return what a resume needs: positions of what was taken, not of what was made ready."""
-        epoch, index, offset = np.array([self._place(s) for s in range(len(self._files))], dtype=np.int64).T.copy()
+        epoch, index, offset = np.array(
+            [self._place(s, here) for s, here in enumerate(self._positions)], dtype=np.int64
+        ).T.copy()
         return {
             "sources": list(self.names),
             "seed": self._seed,
@@ -215,7 +228,7 @@ class Batches:
             self._position(s, *(int(state[k][s]) for k in ("epoch", "index", "offset"))) for s in range(len(self.names))
         ]
         self._positions = positions
-        self._drawn = np.array([self._count_drawn(s) for s in range(len(self.names))], dtype=np.int64)
+        self._drawn = np.array([self._count_drawn(s, here) for s, here in enumerate(positions)], dtype=np.int64)
         self._pulls = np.array(state["pulls"], dtype=np.int64)
 
     def _position(self, source: int, epoch: int, index: int, offset: int) -> _Position:

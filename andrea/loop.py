@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -321,8 +321,8 @@ class Loop:
         finish = launch(step, inputs, targets, probes) if launch else None
         if self.journal:
             self.journal.catch_up()
-        for source in dict.fromkeys(pulled):
-            self.batches.ready(source, self.config.batch.rows // self.config.batch.pulls_per_step)
+        for source, count in Counter(pulled).items():  # one more than last time: who is pulled often stays so
+            self.batches.ready(source, self.config.batch.rows // self.config.batch.pulls_per_step, count + 1)
         return finish() if finish else self.engine.train_step(step, inputs, targets, probes)
 
     # -- before the update ---------------------------------------------------------------------------------------------
@@ -536,8 +536,8 @@ class Loop:
                 name=self.config.name,
                 seed=self.config.seed,
                 sources=self.batches.names,
-                documents=_locked(self.batches.documents),
-                tokens=_locked(self.batches.tokens),
+                documents=self.batches.documents,
+                tokens=self.batches.tokens,
                 drawn=_locked(self.batches.drawn),
                 distinct=_locked(self.batches.distinct),
                 pulls=_locked(self.batches.pulls),

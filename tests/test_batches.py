@@ -176,8 +176,21 @@ def test_ready_batches_are_no_state(two):
     batches = Batches(two, 2, 8, 5)
     before = batches.export_state()
     for source in (0, 1):
-        batches._prepared(source, 2)
+        batches.ready(source, count=3)
     assert same_state(batches.export_state(), before)
+    batches.take(0)
+    taken = batches.export_state()
+    batches.ready(0, count=2)
+    assert same_state(batches.export_state(), taken)
+    other = Batches(two, 2, 8, 5)
+    other.take(0)
+    assert same_state(other.export_state(), taken)
+    for _ in range(4):
+        mine, theirs = batches.take(0), other.take(0)
+        assert mine.inputs.tolist() == theirs.inputs.tolist()
+        assert mine.targets.tolist() == theirs.targets.tolist()
+        assert mine.documents == theirs.documents
+        assert batches.drawn.tolist() == other.drawn.tolist()
 
 
 @pytest.mark.parametrize("field", ["sources", "seed", "documents", "tokens", "epoch", "index", "offset", "pulls"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from andrea.plugins.sampler import proportional
+from andrea.plugins.sampler.proportional import Proportional
 
 # The seeds are fixed, so a test here gives the same number always; a right sampler passes with 999 of 1000 seeds.
 LIKELY = 1e-3
@@ -16,7 +16,7 @@ DRAWS = 4000
 def count(make_run, make_limits, draw_counts):
     def run_draws(scores, weights=(1, 1, 1, 1), draws=DRAWS, **limits):
         return draw_counts(
-            proportional.select_source,
+            Proportional().select_source,
             draws,
             pull=0,
             pulls=(),
@@ -70,7 +70,7 @@ def test_one_step_spreads_its_pulls_over_untried_sources(make_run, make_limits):
     """Four pulls of one step take four untried sources; a fifth still gets an answer."""
     pulls, details = [], []
     for pull in range(5):
-        choice = proportional.select_source(
+        choice = Proportional().select_source(
             step=0,
             pull=pull,
             pulls=tuple(pulls),
@@ -94,6 +94,6 @@ def test_choosing_is_pure(make_run, make_limits):
         "limits": make_limits(4),
         "run": make_run(),
     }
-    first = [proportional.select_source(step=5, pull=pull, **arguments) for pull in range(20)]
-    assert first == [proportional.select_source(step=5, pull=pull, **arguments) for pull in range(20)]
+    first = [Proportional().select_source(step=5, pull=pull, **arguments) for pull in range(20)]
+    assert first == [Proportional().select_source(step=5, pull=pull, **arguments) for pull in range(20)]
     assert len({choice.source for choice in first}) > 1
