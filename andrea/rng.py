@@ -95,9 +95,7 @@ def _key(seed: int, consumer: str) -> npt.NDArray[np.uint64]:
 _generators = threading.local()
 
 
-def _philox(
-    key: npt.NDArray[np.uint64], counter: tuple[int, int, int, int], count: int
-) -> npt.NDArray[np.uint64]:
+def _philox(key: npt.NDArray[np.uint64], counter: tuple[int, int, int, int], count: int) -> npt.NDArray[np.uint64]:
     """Return the first words behind a counter.
 
     One generator a thread is wound to where it is wanted: making one takes four times as long, and a step of a small

@@ -17,9 +17,10 @@ Floats = npt.NDArray[np.float64]
 
 @plugin
 class Proportional:
-    """Draw from ``combine(score, weight, limits)``.
+    """Draw a source with a probability in proportion to its score and weight, within floors and caps.
 
-    Untried sources (score inf) come first, one each, in an order that the seed fixes; weight 0 or cap 0 excludes them.
+    The shares are ``combine(score, weight, limits)``. Untried sources (score inf) come first, one each, in an order
+    that the seed fixes; weight 0 or cap 0 excludes them.
     Negative scores count as 0; if no allowed source has a positive score, all are equally likely. All pulls of a step
     are given the same scores, weights and limits, so their shares are worked out once.
     """
