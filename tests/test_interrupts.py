@@ -278,32 +278,3 @@ main()
     assert process.returncode == 130
     assert time.monotonic() - started < 10  # far below the 60 seconds of the write that is stuck
     assert "Traceback" not in err
-
-
-def test_a_signal_while_a_model_writes_ends_with_its_code(start, andrea, experiment):
-    """Outside of training SIGINT is an exit with 130, without a traceback."""
-    assert andrea("run", experiment, "--out", "run", "--steps", 3, "--device", "cpu").code == 0
-    script = """
-import sys
-from andrea import trained
-from andrea.cli import main
-import time
-
-def generate(self, prompts, options):
-    print("writing ...", file=sys.stderr, flush=True)
-    time.sleep(60)
-
-trained.Model.generate = generate
-sys.argv = ["andrea", *sys.argv[1:]]
-main()
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", script, "sample", "run", "--device", "cpu"], stderr=subprocess.PIPE, text=True
-    ) as process:
-        wait_for_line(process, "writing")
-        process.send_signal(signal.SIGINT)
-        err = process.stderr.read()
-        process.wait(30)
-
-    assert process.returncode == 130
-    assert err == ""
