@@ -32,6 +32,7 @@ from andrea.folder_lock import FolderLock
 from andrea.interrupts import Interrupts
 from andrea.journal import Journal
 from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
+from andrea.placeholders import fill_data
 from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, register, source_digest
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
@@ -69,6 +70,7 @@ class Request:
     checkpoint: Path | None = None
     allow_drift: bool = False
     trace_hooks: bool = False
+    data: Path | None = None
 
 
 @frozen
@@ -219,7 +221,8 @@ def newest_run(folder: Path = RUNS) -> Path:
 def _experiment(request: Request, folder: Path, snapshot: Snapshot | None) -> tuple[dict[str, Any], str]:
     """Return the JSON object that the run starts from; a run that is gone on with brings its own."""
     if request.mode is Mode.NEW:
-        return read_experiment(request.experiment or "quickstart")
+        value, where = read_experiment(request.experiment or "quickstart")
+        return fill_data(value, request.data, where), where
     if request.experiment is not None:
         raise AndreaError(
             f"a run that goes on has its own configuration; EXPERIMENT {request.experiment} has no place",
@@ -227,7 +230,7 @@ def _experiment(request: Request, folder: Path, snapshot: Snapshot | None) -> tu
         )
     if snapshot is None:
         return read_experiment(str(folder / "config.json"))
-    value: dict[str, Any] = json.loads(json.dumps(snapshot.record["config"]))
+    value = json.loads(json.dumps(snapshot.record["config"]))
     return value, "the checkpoint's configuration"
 
 

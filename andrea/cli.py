@@ -40,6 +40,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE"
 Steps = Annotated[int | None, typer.Option(help="stop after this many steps in all")]
 Seed = Annotated[int | None, typer.Option(help="seed of the run")]
 DeviceName = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="folder that {data} stands for in the experiment")]
 Trace = Annotated[bool, typer.Option("--trace-hooks", help="print the time of every plugin at the end")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 RunFolder = Annotated[Path | None, typer.Argument(help="folder of a run; the newest in runs/ when left out")]
@@ -100,6 +101,7 @@ def run(
         bool, typer.Option("--allow-drift", help="resume although numbers will come out otherwise")
     ] = False,
     trace_hooks: Trace = False,
+    data: DataFolder = None,
 ) -> None:
     """Train a model: prepare the text, train, sample, save; stop by plugin or signal."""
     from andrea.assembly import Mode, Request
@@ -123,6 +125,7 @@ def run(
             from_,
             allow_drift,
             trace_hooks,
+            data,
         )
     )
 
@@ -215,6 +218,7 @@ def prepare(
     without: Without = None,
     set_: Settings = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only read and filter, write nothing, report")] = False,
+    data: DataFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Take the sources of an experiment to token files, ahead of a run."""
@@ -225,7 +229,9 @@ def prepare(
     from andrea.registry import create, register
     from andrea.tokens import StoppedError
 
-    request = Request(experiment=experiment, plugins=plugin or (), without=without or (), settings=set_ or ())
+    request = Request(
+        experiment=experiment, plugins=plugin or (), without=without or (), settings=set_ or (), data=data
+    )
     planned = plan(request, lambda line: None)
     hooks = Hooks(register(create(planned.chosen)))
     with Interrupts() as interrupts, Preparing() as preparing:
@@ -381,11 +387,11 @@ app.command()(trial)
 
 
 @app.command()
-def doctor(experiment: Experiment = None, json_: AsJson = False) -> None:
+def doctor(experiment: Experiment = None, data: DataFolder = None, json_: AsJson = False) -> None:
     """Say what this machine can do, and whether an experiment would start."""
     from andrea.inspection import examine
 
-    value = examine(experiment)
+    value = examine(experiment, data)
     if json_:
         _print_json(value)
     else:

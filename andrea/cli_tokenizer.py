@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 tokenizer = typer.Typer(no_args_is_help=True, help="Train a tokenizer, look at it, and see what text makes of it.")
 
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="set a key; repeatable")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="folder that {data} stands for in the experiment")]
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", metavar="NAME", help="use a plugin; repeatable")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
@@ -40,7 +41,7 @@ def _print_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None
     Console().print(table)
 
 
-def _prepare(what: list[str], settings: list[str] | None, plugins: list[str] | None) -> Data:
+def _prepare(what: list[str], settings: list[str] | None, plugins: list[str] | None, data: Path | None) -> Data:
     """Prepare text as `andrea prepare` does; a signal ends it between two items with the signal's exit code."""
     from andrea.assembly import print_line
     from andrea.interrupts import Interrupts, exit_code
@@ -50,7 +51,7 @@ def _prepare(what: list[str], settings: list[str] | None, plugins: list[str] | N
 
     with Interrupts() as interrupts, Preparing() as preparing:
         try:
-            return prepare_text(what, settings or [], plugins or [], preparing, interrupts)
+            return prepare_text(what, settings or [], plugins or [], preparing, interrupts, data)
         except StoppedError as stopped:
             print_line(f"{stopped.message}; {stopped.hint}")
             raise typer.Exit(exit_code(interrupts.stopped_by)) from None
@@ -65,6 +66,7 @@ def train(
     out: Annotated[Path, typer.Option(help="folder that is made")] = Path("tokenizer"),
     plugin: Plugins = None,
     set_: Settings = None,
+    data_folder: DataFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Train a tokenizer on text in the proportions of the experiment's mix, exactly as a run of it would."""
@@ -72,7 +74,7 @@ def train(
 
     if out.exists():
         raise AndreaError(f"{out} exists already", "name another folder with --out")
-    data = _prepare(what or [], set_, plugin)
+    data = _prepare(what or [], set_, plugin, data_folder)
     copy_tokenizer(data, out)
     train_row = data.diet().table()[-1]
     value = {
@@ -170,6 +172,7 @@ def diet(
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="draw the sweep")] = None,
     plugin: Plugins = None,
     set_: Settings = None,
+    data_folder: DataFolder = None,
     json_: AsJson = False,
 ) -> None:
     """Show which share of the vocabulary the training mix and the held-out text use, and what other sizes would do."""
@@ -180,7 +183,8 @@ def diet(
     if plot is not None and (plot.suffix != ".svg" or not numbers):
         raise AndreaError(f"cannot draw {plot}", "name a file that ends in .svg, and give --sizes to draw")
     asked = [what] if what else []
-    data = open_run_text(Path(asked[0])) if asked and is_run(Path(asked[0])) else _prepare(asked, set_, plugin)
+    of_run = bool(asked) and is_run(Path(asked[0]))
+    data = open_run_text(Path(asked[0])) if of_run else _prepare(asked, set_, plugin, data_folder)
     if tokenizer_ is None:
         name, result = data.plugin, data.diet()
     else:

@@ -121,7 +121,7 @@ def _unread(sources: Sequence[SourceSpec], hooks: Hooks) -> list[str]:
     return problems
 
 
-def examine(experiment: str | None) -> dict[str, Any]:
+def examine(experiment: str | None, data: Path | None = None) -> dict[str, Any]:
     """Return what this machine can do, and every problem that would keep an experiment from starting.
 
     Of each source the first document is read.
@@ -133,7 +133,7 @@ def examine(experiment: str | None) -> dict[str, Any]:
     cards, reason = find_cards()
     problems: list[str] = []
     try:
-        planned = plan(Request(experiment=experiment), lambda line: None)
+        planned = plan(Request(experiment=experiment, data=data), lambda line: None)
         hooks = Hooks(register(create(planned.chosen)))
         problems += _unread(planned.config.sources, hooks)
     except AndreaError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from attrs import field, frozen
 
 from andrea.config import from_json, override, read_experiment, read_json, structure
 from andrea.errors import AndreaError, did_you_mean
+from andrea.placeholders import fill_data, mapped, texts
 from andrea.registry import DEFAULTS, EXCLUSIVE, available, choose, create
 from andrea.resources import experiments_folder
 from andrea.tokenfile import write_whole
 
-DATA = "{data}"
 TEST = "test.json"
 LONGEST_STOP = 100_000  # bytes of a journal's last line, if that says why the run has stopped
 RUN_OF = re.compile(r"\{run:([^}]*)\}")
@@ -165,9 +165,7 @@ def read_trial(path: Path, data: Path | None) -> Trial:
     if isinstance(value, dict) and isinstance(value.get("experiment"), str):
         beside = path.parent / value["experiment"]
         value["experiment"] = read_experiment(str(beside) if beside.is_file() else value["experiment"])[0]
-    if data is None and any(DATA in text for text in _texts(value)):
-        raise AndreaError(f"{path} speaks of {DATA}, the folder of its text", "name it with --data FOLDER")
-    trial: Trial = structure(_replaced(value, DATA, str(data)), Trial, str(path))
+    trial: Trial = structure(fill_data(value, data, str(path)), Trial, str(path))
     return trial
 
 
@@ -227,7 +225,7 @@ def _job(trial: Trial, name: str, seed: int, where: str, folder: Path) -> Job:
 
     base = {**trial.experiment, "schedule": {**trial.experiment.get("schedule", {}), "steps": trial.steps}}
     try:
-        plugins = _mapped(arm.plugins, lambda text: RUN_OF.sub(place, text))
+        plugins = mapped(arm.plugins, lambda text: RUN_OF.sub(place, text))
         value = _changed(base, Arm(plugins, arm.without, arm.set))
     except AndreaError as error:
         raise AndreaError(f"{where}: {error.message}", error.hint) from None
@@ -295,7 +293,7 @@ def _in_order(arms: Mapping[str, Arm]) -> list[str]:
 
 
 def _waited_for(arm: Arm) -> set[str]:
-    return {name for text in _texts(arm.plugins) for name in RUN_OF.findall(text)}
+    return {name for text in texts(arm.plugins) for name in RUN_OF.findall(text)}
 
 
 def _arms(arms: Mapping[str, Arm]) -> str:
@@ -304,25 +302,3 @@ def _arms(arms: Mapping[str, Arm]) -> str:
 
 def _text(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode() + b"\n"
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every text within a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
-
-
-def _replaced(value: Any, old: str, new: str) -> Any:
-    return _mapped(value, lambda text: text.replace(old, new))
-
-
-def _mapped(value: Any, change: Any) -> Any:
-    """Return a JSON value with every text within it changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    return [_mapped(item, change) for item in value] if isinstance(value, list) else value

@@ -89,7 +89,12 @@ def sample_file(file: TokenFile, tokenizer: Tokenizer, budget: int) -> Iterator[
 
 
 def prepare_text(
-    what: Sequence[str], settings: Sequence[str], plugins: Sequence[str], progress: Progress, interrupts: Interrupts
+    what: Sequence[str],
+    settings: Sequence[str],
+    plugins: Sequence[str],
+    progress: Progress,
+    interrupts: Interrupts,
+    data: Path | None = None,
 ) -> Data:
     """Prepare the text of an experiment, or of plain files, with its tokenizer.
 
@@ -101,7 +106,8 @@ def prepare_text(
     name = what[0] if what else "quickstart"
     if len(what) > 1 or (Path(name).is_file() and Path(name).suffix != ".json"):
         name = str(_experiment_of_files(what))
-    planned = plan(Request(experiment=name, plugins=plugins, settings=settings, device="cpu"), lambda line: None)
+    request = Request(experiment=name, plugins=plugins, settings=settings, device="cpu", data=data)
+    planned = plan(request, lambda line: None)
     hooks = Hooks(register(create(planned.chosen)))
     tokenizer = next(one for one in planned.chosen if one.entry.kind == "tokenizer")
     prepared = prepare_data(planned.config, planned.chosen, hooks, progress, interrupts)

@@ -10,7 +10,7 @@ from andrea import AndreaError, Run, hookimpl, option, plugin
 
 @plugin
 class Size:
-    """Weigh by (tokens / tokens of the largest source)^exponent, so that a bandit's scores act on top of a tempered mix.
+    """Weigh by (tokens / tokens of the largest source)^exponent, so that a bandit acts on top of a tempered mix.
 
     Of a large source the next tokens are new, of a small one they are read again; a bandit finds that out only after
     it has spent tokens on it.
