@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import threading
 import time
 from array import array
@@ -44,7 +45,8 @@ class History:
     Attributes
     ----------
     generation
-        How often the journal was begun anew: a resume cuts it back, and what was read before is then void.
+        One more each time the journal is begun anew: a resume cuts it back, and what was read before is then void. It
+        begins anywhere, so that who holds rows of another reader, from before a restart, is not taken for up to date.
     rows, pulls, dice
         Columns by name.
     tokens, skipped
@@ -60,7 +62,7 @@ class History:
     def __init__(self, path: Path, sources: Sequence[str] = (), prompts: Sequence[str] = ()) -> None:
         self.path, self._names, self._prompts = path, tuple(sources), tuple(prompts)
         self.lock = threading.RLock()
-        self.generation = 0
+        self.generation = secrets.randbelow(2**30)
         self._clear()
 
     def _clear(self) -> None:

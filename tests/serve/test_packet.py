@@ -43,7 +43,7 @@ def test_it_holds_what_the_history_holds(history):
     expected = {**history.rows, **{f"pull_{k}": v for k, v in history.pulls.items()}}
     expected |= {f"dice_{k}": v for k, v in history.dice.items()}
     assert columns == {name: column.tolist() for name, column in expected.items()}
-    assert (header["generation"], header["complete"], header["first"]) == (1, True, 0)
+    assert (header["generation"], header["complete"], header["first"]) == (history.generation, True, 0)
     assert header["sources"] == ["prose", "code", "chat"]
     assert [line["step"] for line in header["evaluations"]] == [10, 20, 30, 40]
     assert header["sampled"] == [10, 20, 30, 40]
@@ -57,7 +57,7 @@ def test_who_has_the_beginning_gets_the_rest(history):
     """What was there before and what comes is the whole, wherever it was cut."""
     _, whole = unpacked(packet(history, True, 5.5))
     for first in (1, 14, 29, 44, 45):
-        header, rest = unpacked(packet(history, True, 5.5, generation=1, first=first))
+        header, rest = unpacked(packet(history, True, 5.5, generation=history.generation, first=first))
         assert header["first"] == first
         assert rest["step"] == whole["step"][first:]
         assert rest["pull_row"] == whole["pull_row"][first:]
@@ -67,9 +67,29 @@ def test_who_has_the_beginning_gets_the_rest(history):
 
 def test_who_has_another_generation_gets_all(history):
     """Also who claims more than there is."""
-    for asked in ({"generation": 2, "first": 10}, {"generation": 0, "first": 10}, {"generation": 1, "first": 46}):
-        header, columns = unpacked(packet(history, True, 5.5, **asked))
+    now = history.generation
+    for generation, first in ((now + 1, 10), (now - 1, 10), (0, 10), (now, 46)):
+        header, columns = unpacked(packet(history, True, 5.5, generation=generation, first=first))
         assert (header["first"], len(columns["step"])) == (0, 45)
+
+
+def test_who_has_rows_from_before_a_restart_gets_all(journal_of, lines, monkeypatch):
+    """A resume cut the journal while no server ran: the new reader, though it too reads for the first time, is another.
+
+    Where a reader begins to count is drawn, with one chance in 2^30 that two agree; here the draws are 7 and 8.
+    """
+    numbers = iter((7, 8))
+    monkeypatch.setattr("secrets.randbelow", lambda most: next(numbers))
+    before = History(journal_of(lines.run(45)), lines.sources)
+    before.update()
+    had, _ = unpacked(packet(before, True, 5.5))
+    after = History(
+        journal_of([*lines.run(20), *(lines.step(step, loss=1.0) for step in range(20, 60))]), lines.sources
+    )
+    after.update()
+    header, columns = unpacked(packet(after, True, 5.5, generation=had["generation"], first=45))
+    assert (header["first"], len(columns["step"])) == (0, 60)
+    assert 0 < had["generation"] != header["generation"] > 0
 
 
 def test_a_long_history_comes_in_several_answers(history, monkeypatch):
@@ -79,7 +99,7 @@ def test_a_long_history_comes_in_several_answers(history, monkeypatch):
     joined, first, complete = {name: [] for name in whole}, 0, []
     evaluated = []
     while not complete or not complete[-1]:
-        header, columns = unpacked(packet(history, True, 5.5, generation=1, first=first))
+        header, columns = unpacked(packet(history, True, 5.5, generation=history.generation, first=first))
         for name, values in columns.items():
             joined[name] += values
         first += len(columns["step"])
