@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +51,8 @@ class Brief:
         Step of the newest complete one.
     speeds
         (step, tokens/s) as this server saw the run go on.
+    chance
+        Loss of guessing; NaN while it is not known, and again when the configuration changes.
     """
 
     model: str
@@ -65,6 +68,7 @@ class Brief:
     changed: float = 0.0
     checkpoint: int | None = None
     speeds: list[tuple[int, float]] = attrs.field(factory=list)
+    chance: float = math.nan
     _config_time: int = -1
     _checkpoints_time: int = -1
     _tail: Tail | None = None
@@ -142,7 +146,7 @@ class Brief:
             if changed == self._config_time:
                 return
             value = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-            self.config, self.problem, self._config_time = value, "", changed
+            self.config, self.problem, self._config_time, self.chance = value, "", changed, math.nan
         except (OSError, *DAMAGED) as error:
             self.problem = f"config.json cannot be read: {error}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -37,7 +38,6 @@ class Runs:
         self.root, self._budget = root, budget
         self._briefs: dict[str, Brief] = {}
         self._histories: dict[str, History] = {}
-        self._chances: dict[str, float] = {}
         self._lock = threading.Lock()
         self._looked = -LOOK_EVERY
 
@@ -84,10 +84,10 @@ class Runs:
             return history
 
     def chance(self, brief: Brief) -> float:
-        """Return the loss of guessing of a run."""
-        if brief.model not in self._chances:
-            self._chances[brief.model] = chance(brief.folder, brief.config)
-        return self._chances[brief.model]
+        """Return the loss of guessing of a run; a run that just begins may have none yet, and is asked again."""
+        if not math.isfinite(brief.chance):
+            brief.chance = chance(brief.folder, brief.config)
+        return brief.chance
 
     def _search(self) -> None:
         """Take up runs that are new, forget those that are gone."""

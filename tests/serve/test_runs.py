@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 
 import pytest
@@ -135,3 +136,23 @@ def test_chance_is_that_of_the_tokenizer(tmp_path, write_run):
         (folder / "config.json").write_text(json.dumps(config))
         chance = runs.chance(runs.find(f"b{number}"))
         assert chance != chance
+
+
+def test_chance_is_known_as_soon_as_the_tokenizer_is(tmp_path, write_run, monkeypatch):
+    """A run that was looked at too early is asked again; what is known is kept until the configuration changes."""
+    folder = write_run(tmp_path / "a")
+    runs = Runs(tmp_path)
+    assert math.isnan(runs.chance(runs.find("a")))
+    (folder / "tokenizer").mkdir()
+    Hooks(register(create([Chosen(available()["tokenizer.byte"], {})]))).make_tokenizer(
+        TokenizerRequest(lambda limit: iter(()))
+    ).save(folder / "tokenizer")
+    assert runs.chance(runs.find("a")) == math.log(257)
+    asked = []
+    monkeypatch.setattr("andrea.serve.runs.chance", lambda *what: asked.append(what) or 3.0)
+    assert runs.chance(runs.find("a")) == math.log(257)
+    assert asked == []
+    config = folder / "config.json"
+    config.write_text(config.read_text() + "\n")
+    os.utime(config, ns=(1, 1))
+    assert runs.chance(runs.find("a")) == 3.0
