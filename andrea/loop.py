@@ -19,6 +19,7 @@ on_finish
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import time
@@ -52,6 +53,7 @@ from andrea.types import (
     Device,
     Document,
     Floats,
+    Human,
     Ints,
     Limits,
     Precision,
@@ -184,7 +186,7 @@ class Loop:
         What computes, feeds and reads back.
     held_out
         Evaluation set of each source.
-    known_words, stop_step
+    known_words, human, stop_step
         For `Run`.
     folder, journal, checkpoints
         Where the run lives; all None when nothing is written.
@@ -204,6 +206,7 @@ class Loop:
     tokenizer: Tokenizer
     held_out: Mapping[str, HeldOut]
     known_words: frozenset[str] = frozenset()
+    human: Human | None = None
     stop_step: int | None = None
     folder: Path | None = None
     lock: FolderLock | None = None
@@ -359,7 +362,8 @@ class Loop:
             raise AndreaError(f"{name} chose {source!r}, which is no index of the {len(run.sources)} sources")
         if not weights[source] > 0:
             raise AndreaError(f"{name} chose {run.sources[source]}, whose weight is 0 at step {step}")
-        return Choice(int(source), choice.detail)
+        # A copy: the journal writes it later, and the sampler may go on with its own.
+        return Choice(int(source), copy.deepcopy(dict(choice.detail)))
 
     def _scores(self, step: int, run: Run) -> Floats:
         name, answer = self.hooks.one("score_sources", "bandit", step=step, run=run)
@@ -550,6 +554,7 @@ class Loop:
                 known_words=self.known_words,
                 stop_step=self.stop_step,
                 vocabulary=self.tokenizer.size,
+                human=self.human,
             )
         return self._view
 

@@ -355,12 +355,16 @@ def source_digest(target: Any) -> str:
     return digest.hexdigest()[:16] if files else ""
 
 
+INTERFACE = ("andrea", "andrea.errors", "andrea.plugin", "andrea.types")
+
+
 def own_sources(name: str) -> dict[str, Path]:
     """Return the files of a plugin's module and of all modules of its own that it imports, however deep, by name.
 
-    Its own are those of its package; of ours, whose package is andrea, those beside it: ``harris`` has ``harris_file``.
+    Its own are those of its package. Of ours, whose package is andrea, all but what every plugin is written against:
+    ``harris`` has ``harris_file`` beside it, ``coherence`` has the score that others show too.
     """
-    package = name.rpartition(".")[0] if name.startswith("andrea.") else name.partition(".")[0]
+    package = name.partition(".")[0]
     found: dict[str, Path] = {}
     waiting = [name]
     while waiting:
@@ -368,7 +372,8 @@ def own_sources(name: str) -> dict[str, Path]:
         path = None if one in found else _source_file(one)
         if path is not None:
             found[one] = path
-            waiting += [other for other in _imported(one, path) if f"{other}.".startswith(f"{package}.")]
+            own = (other for other in _imported(one, path) if other.partition(".")[0] == package)
+            waiting += [other for other in own if other not in INTERFACE]
     return dict(sorted(found.items()))
 
 

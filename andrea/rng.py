@@ -86,10 +86,12 @@ class Draws:
         return np.asarray(_normal_quantiles()[index], dtype=np.float32)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024, typed=True)  # 1 and True have different names
 def _key(seed: int, consumer: str) -> npt.NDArray[np.uint64]:
     digest = hashlib.blake2b(f"{seed}:{consumer}".encode(), digest_size=16).digest()
-    return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+    key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+    key.setflags(write=False)  # all draws of the consumer share it
+    return key
 
 
 _generators = threading.local()

@@ -2,9 +2,9 @@
 // penalty, temperature, top-k, top-p, then the inverse of the cumulative distribution in the order of ids.
 //
 // Top-k and top-p need no sort: scores become integers of the same order, and the smallest one that is kept is built bit
-// by bit, each bit by one count, or one sum, over the row. Bits in which all scores of its sign agree need neither: of a
-// bfloat16 score all but 15. Among equal scores the lowest ids are kept. A thread owns neighbouring ids, so that sums and
-// ranks go in the order of ids and are the same every time.
+// by bit, each bit by one count, or one sum, over the row. Bits in which all scores of its sign agree need neither: of
+// bfloat16 scores without a penalty all but 15. Among equal scores the lowest ids are kept. A thread owns neighbouring
+// ids, so that sums and ranks go in the order of ids and are the same every time.
 #include "types.cuh"
 
 constexpr int SAMPLE_THREADS = 512;

@@ -433,3 +433,9 @@ def test_the_files_of_a_built_in_are_its_own():
     assert {"harris", "harris_file", "harris_lattice", "harris_training"} <= set(names)
     assert all(name.startswith("harris") for name in names)
     assert list(own_sources("andrea.plugins.bandit.ucb1")) == ["andrea.plugins.bandit.ucb1"]
+
+
+def test_the_files_of_a_built_in_are_those_that_its_answers_hang_on():
+    """The score of coherence lies where others can show it too; a resume must notice that it has changed."""
+    names = list(own_sources("andrea.plugins.stop.coherence"))
+    assert names == ["andrea.coherence", "andrea.plugins.stop.coherence", "andrea.words"]

@@ -176,3 +176,10 @@ def test_normal_is_float32_and_symmetric():
 def test_normal_of_any_count(count):
     """Counts that words do not divide are prefixes of longer draws."""
     assert Draws(0, "n").normal(count).tolist() == Draws(0, "n").normal(8).tolist()[:count]
+
+
+def test_a_seed_is_what_it_is_called():
+    """1 and True are equal and have other names, so other values, in whatever order they are asked."""
+    for first, second in ((1, True), (True, 1)):
+        values = [Draws(seed, "names").words(2).tolist() for seed in (first, second)]
+        assert values[0] != values[1]

@@ -97,3 +97,26 @@ def test_choosing_is_pure(make_run, make_limits):
     first = [Proportional().select_source(step=5, pull=pull, **arguments) for pull in range(20)]
     assert first == [Proportional().select_source(step=5, pull=pull, **arguments) for pull in range(20)]
     assert len({choice.source for choice in first}) > 1
+
+
+def test_shares_are_those_of_the_arrays_given(make_run, make_limits):
+    """One sampler, asked with other scores, weights or limits, answers for them, also when they equal earlier ones."""
+    sampler, run = Proportional(), make_run()
+
+    def share(only, weights=(1.0,) * 4, **limits):
+        arguments = {"scores": np.eye(4)[only], "weights": np.array(weights), "limits": make_limits(4, **limits)}
+        choice = sampler.select_source(step=5, pull=0, pulls=(), run=run, **arguments)
+        return choice.source, choice.detail["share"]
+
+    assert share(0) == (0, 1.0)
+    assert share(2) == (2, 1.0)
+    assert share(2) == (2, 1.0)
+    assert share(0) == (0, 1.0)
+    scores, limits = np.ones(4), make_limits(4)
+    first = sampler.select_source(
+        step=5, pull=0, pulls=(), scores=scores, weights=np.array([1.0, 0, 0, 0]), limits=limits, run=run
+    )
+    second = sampler.select_source(
+        step=5, pull=0, pulls=(), scores=scores, weights=np.array([0, 1.0, 0, 0]), limits=limits, run=run
+    )
+    assert (first.source, second.source) == (0, 1)
