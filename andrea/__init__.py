@@ -1,7 +1,9 @@
 """ANDREA grows small language models on one GPU; every policy is a plugin.
 
-Importing it loads neither CUDA nor any plugin.
+Importing it loads neither CUDA nor any plugin: `train` is found when it is first used.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from andrea.errors import AndreaError
 from andrea.plugin import hookimpl, option, plugin, state
@@ -11,6 +13,7 @@ from andrea.types import (
     Device,
     Document,
     Evaluation,
+    Human,
     Limits,
     Precision,
     Pull,
@@ -23,6 +26,9 @@ from andrea.types import (
     combine,
 )
 
+if TYPE_CHECKING:
+    from andrea.notebook import train
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -32,6 +38,7 @@ __all__ = [
     "Device",
     "Document",
     "Evaluation",
+    "Human",
     "Limits",
     "Precision",
     "Pull",
@@ -46,4 +53,14 @@ __all__ = [
     "option",
     "plugin",
     "state",
+    "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is loaded only when it is asked for."""
+    if name == "train":
+        from andrea.notebook import train
+
+        return train
+    raise AttributeError(f"module 'andrea' has no attribute {name!r}")

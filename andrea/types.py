@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 from attrs import field, frozen
 
 from andrea.rng import Draws
+
+if TYPE_CHECKING:
+    from andrea.notebook import OpenRun
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -301,6 +304,33 @@ class Evaluation:
         return sum(self.bits_per_byte.values()) / len(self.bits_per_byte)
 
 
+class Human(Protocol):
+    """What is known of human text, source by source, as training and held-out text show it.
+
+    A measure is a share: how many of its trials in a text are hits; `andrea.human` lists them.
+
+    Attributes
+    ----------
+    measures
+        Names of the measures (M).
+    held_out
+        For each source what windows of its held-out text, cut as the run's samples are, measure against their own
+        source: hits and trials, int64 (W, M, 2).
+    """
+
+    @property
+    def measures(self) -> tuple[str, ...]: ...
+
+    @property
+    def held_out(self) -> tuple[Ints, ...]: ...
+
+    def measure(self, texts: Sequence[str]) -> Ints:
+        """Return what each text measures against each source, int64 (N, S, M, 2): hits and trials."""
+
+    def log_likelihood(self, texts: Sequence[str]) -> Floats:
+        """Return ln P of each text's words under the word frequencies of each source, float64 (N, S)."""
+
+
 @frozen(eq=False)
 class Run:
     """The run as plugins see it: a snapshot, true at the moment of the call.
@@ -337,6 +367,8 @@ class Run:
         Completed updates at which the run ends by count, to show progress; None when nothing counts.
     vocabulary
         Ids of the tokenizer (V); a guess among them costs ln V nats.
+    human
+        What is known of human text, to hold samples against; None when the data does not say.
     """
 
     name: str
@@ -356,6 +388,7 @@ class Run:
     known_words: frozenset[str] = frozenset()
     stop_step: int | None = None
     vocabulary: int = 0
+    human: Human | None = None
 
     @property
     def epochs(self) -> Floats:
@@ -366,6 +399,16 @@ class Run:
     def coverage(self) -> Floats:
         """Distinct documents drawn / documents, float64 (S,)."""
         return self.distinct / self.documents
+
+    @staticmethod
+    def open(path: str | Path | None = None) -> OpenRun:
+        """Open the folder of a run, the newest in ``runs/`` by default: its history in columns, its model to write.
+
+        The folder is another object than this snapshot; see `andrea.notebook.OpenRun`.
+        """
+        from andrea.notebook import open_folder
+
+        return open_folder(path)
 
     def draws(self, consumer: str, step: int = 0, pull: int = 0) -> Draws:
         """Return the random values of `consumer` (a plugin's name) at a step and pull."""

@@ -20,10 +20,10 @@ BASE = ("andrea.errors", "andrea.types", "andrea.rng")
 # Of our own modules, a module that fits the first pattern may import those that fit one of the others. The first row
 # that fits rules; what fits none is bound by the general rules below alone.
 RULES = {
-    "andrea": ("andrea.errors", "andrea.plugin", "andrea.types"),
+    "andrea": ("andrea.errors", "andrea.plugin", "andrea.types", "andrea.notebook"),
     "andrea.errors": (),
     "andrea.rng": (),
-    "andrea.types": ("andrea.rng",),
+    "andrea.types": ("andrea.rng", "andrea.notebook"),  # which is above all, and imported only when it is asked for
     "andrea.resources": ("andrea.errors",),
     "andrea.plugin": ("andrea.errors", "andrea.types"),
     "andrea.hookspecs": ("andrea.errors", "andrea.types", "andrea.plugin"),
