@@ -22,6 +22,7 @@ from andrea.checkpoint import complete_steps, stem
 from andrea.config import read_json, structure
 from andrea.engine import GenerateOptions
 from andrea.errors import AndreaError
+from andrea.folder_lock import FolderLock
 from andrea.resources import experiments_folder
 from andrea.rng import Draws
 from andrea.tokenfile import TokenFile, write_whole
@@ -223,24 +224,6 @@ def find_checkpoint(path: Path) -> Judged:
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-def open_folder(folder: Path, audit: Audit) -> list[Drawn]:
-    """Make the folder of an audit, or go on with it; return what is drawn already.
-
-    Raises
-    ------
-    AndreaError
-        When another audit lives there.
-    """
-    asked = folder / "audit.json"
-    if asked.exists() and asked.read_text(encoding="utf-8") != audit.to_json():
-        raise AndreaError(f"{folder} holds another audit", "name another folder with --out, or leave it out")
-    if not asked.exists() and folder.is_dir() and any(folder.iterdir()):
-        raise AndreaError(f"{folder} is not empty and holds no audit", "name another folder with --out")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_whole(asked, audit.to_json().encode())
-    return list(_read_samples(folder / "samples.jsonl"))
-
-
 def draw(
     audit: Audit, folder: Path, open_: Callable[[Judged], Model], tell: Callable[[str, int, int], None]
 ) -> list[Drawn]:
@@ -256,12 +239,39 @@ def draw(
         Opens a checkpoint.
     tell
         Hears how far it is.
+
+    Raises
+    ------
+    AndreaError
+        When the folder holds another audit or something else, or another process draws there.
     """
-    drawn = open_folder(folder, audit)
+    _refuse_other(folder, audit)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FolderLock(folder)
+    try:
+        _refuse_other(folder, audit)  # again: somebody may have been quicker
+        write_whole(folder / "audit.json", audit.to_json().encode())
+        return _draw_missing(audit, folder / "samples.jsonl", open_, tell)
+    finally:
+        lock.release()
+
+
+def _refuse_other(folder: Path, audit: Audit) -> None:
+    asked = folder / "audit.json"
+    if asked.exists() and asked.read_text(encoding="utf-8") != audit.to_json():
+        raise AndreaError(f"{folder} holds another audit", "name another folder with --out, or leave it out")
+    if not asked.exists() and folder.is_dir() and any(path.name != "lock" for path in folder.iterdir()):
+        raise AndreaError(f"{folder} is not empty and holds no audit", "name another folder with --out")
+
+
+def _draw_missing(
+    audit: Audit, path: Path, open_: Callable[[Judged], Model], tell: Callable[[str, int, int], None]
+) -> list[Drawn]:
+    drawn = list(_read_samples(path))
     known = {(one.checkpoint, one.prompt, one.draw) for one in drawn}
     total = len(audit.checkpoints) * len(audit.prompts) * audit.draws
-    with (folder / "samples.jsonl").open("ab") as file:
-        file.truncate(sum(len(_line(one)) for one in drawn))  # a line that was cut in the middle goes
+    with path.open("ab") as file:
+        file.truncate(len(_whole_lines(path)))  # a line that was cut in the middle goes
         for number, checkpoint in enumerate(audit.checkpoints):
             rounds = [one for one in _rounds(audit) if any((number, p, one[0]) not in known for p in one[1])]
             if not rounds:
@@ -275,7 +285,7 @@ def draw(
                     )
                     new = [Drawn(number, p, draw_number, text) for p, text in zip(prompts, texts, strict=True)]
                     new = [one for one in new if (number, one.prompt, one.draw) not in known]
-                    file.write(b"".join(map(_line, new)))
+                    file.write(b"".join(json.dumps(cattrs.unstructure(one)).encode() + b"\n" for one in new))
                     file.flush()
                     drawn += new
                     tell(f"drawing from {checkpoint.label}", len(drawn), total)
@@ -332,17 +342,15 @@ def _options(audit: Audit, number: int, prompts: Sequence[int], model: Model) ->
     return GenerateOptions(audit.tokens, audit.temperature, top_p=audit.top_p, seed=seed, stop=stop)
 
 
-def _line(drawn: Drawn) -> bytes:
-    return json.dumps(cattrs.unstructure(drawn)).encode() + b"\n"
+def _whole_lines(path: Path) -> bytes:
+    """Return a file up to the end of its last whole line; nothing where there is no file."""
+    content = path.read_bytes() if path.is_file() else b""
+    return content[: content.rfind(b"\n") + 1]
 
 
 def _read_samples(path: Path) -> Iterator[Drawn]:
     """Yield the texts of a file; a last line that was cut in the middle is left out."""
-    if not path.is_file():
-        return
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            return
+    for number, line in enumerate(_whole_lines(path).split(b"\n")[:-1], start=1):
         try:
             value: Any = json.loads(line)
         except ValueError:

@@ -7,6 +7,7 @@ import html
 import io
 import json
 import math
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from andrea.audit_report import krippendorff_alpha, notes, summarise, table, wri
 from andrea.audit_sheet import FORMULA, to_csv, to_html, visible
 from andrea.cli_audit import audit
 from andrea.errors import AndreaError
+from andrea.folder_lock import FolderLock
 from andrea.student_t import t_quantile
 
 DOMAINS = {"biology": ("Plants", "Cells", "Birds"), "history": ("Kings", "Wars", "Towns")}
@@ -296,6 +298,42 @@ def test_drawing_that_is_interrupted_goes_on_to_the_same_texts(tmp_path):
     assert make_sheet(AUDIT, found) == make_sheet(AUDIT, whole)
     seeds = {(one.checkpoint, one.draw): one.text.split()[-1] for one in whole}
     assert seeds[0, 0] == seeds[1, 0] != seeds[0, 1] == seeds[1, 1]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (" , ", " : ")])
+def test_lines_that_another_program_wrote_stay_as_they_are(tmp_path, separators):
+    """The same JSON in fewer bytes, or in more: of what was there only the line that was cut goes."""
+    calls = []
+
+    def texts(folder, most):
+        return draw(AUDIT, folder, lambda one: Pretender(one.folder, calls, most), lambda *what: None)
+
+    whole = texts(tmp_path / "whole", 9)
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        texts(tmp_path / "cut", 1)
+    samples = tmp_path / "cut" / "samples.jsonl"
+    lines = [json.dumps(json.loads(line), separators=separators) for line in samples.read_text().splitlines()]
+    kept = "".join(f"{line}\n" for line in lines[:-1]).encode()
+    samples.write_bytes(kept + lines[-1][:-3].encode())
+    assert sorted(map(attrs.astuple, texts(tmp_path / "cut", 9))) == sorted(map(attrs.astuple, whole))
+    assert samples.read_bytes().startswith(kept)
+    assert sorted(map(json.loads, samples.read_text().splitlines()), key=str) == sorted(
+        map(attrs.asdict, whole), key=str
+    )
+
+
+def test_one_process_draws_at_a_time(tmp_path):
+    """Another one is told which process is at it, before it opens a model; the lock goes with the end."""
+    (tmp_path / "a").mkdir()
+    lock = FolderLock(tmp_path / "a")
+    opened = []
+    with pytest.raises(AndreaError, match=f"in use by process {os.getpid()}"):
+        draw(AUDIT, tmp_path / "a", opened.append, lambda *what: None)
+    assert opened == []
+    lock.release()
+    assert len(draw(AUDIT, tmp_path / "a", lambda one: Pretender(one.folder, [], 9), lambda *what: None)) == 24
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["audit.json", "samples.jsonl"]
 
 
 @pytest.mark.parametrize(
