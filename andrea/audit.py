@@ -229,7 +229,8 @@ def draw(
 ) -> list[Drawn]:
     """Draw the texts that are missing, each checkpoint after the other; what is drawn is kept at once.
 
-    The draws depend on the seed, the prompt's number and the draw's, so that checkpoints differ by their weights alone.
+    A text's random numbers depend on the seed and on the numbers of its prompt and draw, so that checkpoints differ by
+    their weights alone, however many texts are drawn at once.
 
     Parameters
     ----------
@@ -337,9 +338,15 @@ def _rounds(audit: Audit) -> Iterator[tuple[int, list[int]]]:
 
 
 def _options(audit: Audit, number: int, prompts: Sequence[int], model: Model) -> GenerateOptions:
-    seed = Draws(audit.seed, "audit.draw", number, prompts[0]).integer(2**31)
-    stop = (model.tokenizer.bos,)
-    return GenerateOptions(audit.tokens, audit.temperature, top_p=audit.top_p, seed=seed, stop=stop)
+    """Return how some prompts that follow each other are continued: as if all prompts of all draws were one call."""
+    return GenerateOptions(
+        audit.tokens,
+        audit.temperature,
+        top_p=audit.top_p,
+        seed=audit.seed,
+        stop=(model.tokenizer.bos,),
+        first=number * len(audit.prompts) + prompts[0],
+    )
 
 
 def _whole_lines(path: Path) -> bytes:

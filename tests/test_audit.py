@@ -23,6 +23,7 @@ from andrea.audit_sheet import FORMULA, to_csv, to_html, visible
 from andrea.cli_audit import audit
 from andrea.errors import AndreaError
 from andrea.folder_lock import FolderLock
+from andrea.rng import Draws
 from andrea.student_t import t_quantile
 
 DOMAINS = {"biology": ("Plants", "Cells", "Birds"), "history": ("Kings", "Wars", "Towns")}
@@ -275,11 +276,11 @@ class Pretender:
         if self.calls.count("generate") == self.most:
             raise KeyboardInterrupt
         self.calls.append("generate")
-        return [f"{self.name} {prompt} {options.seed}" for prompt in prompts]
+        return [f"{self.name} {prompt} {options.seed}:{options.first + row}" for row, prompt in enumerate(prompts)]
 
 
 def test_drawing_that_is_interrupted_goes_on_to_the_same_texts(tmp_path):
-    """Every round is kept; seeds are those of the round for every checkpoint; a cut line is drawn again."""
+    """Every round is kept; random numbers are the same for every checkpoint; a cut line is drawn again."""
 
     def texts(folder, calls, most=9):
         return draw(AUDIT, folder, lambda one: Pretender(one.folder, calls, most), lambda *what: None)
@@ -296,8 +297,26 @@ def test_drawing_that_is_interrupted_goes_on_to_the_same_texts(tmp_path):
     whole = texts(tmp_path / "whole", [])
     assert sorted(map(attrs.astuple, found)) == sorted(map(attrs.astuple, whole))
     assert make_sheet(AUDIT, found) == make_sheet(AUDIT, whole)
-    seeds = {(one.checkpoint, one.draw): one.text.split()[-1] for one in whole}
-    assert seeds[0, 0] == seeds[1, 0] != seeds[0, 1] == seeds[1, 1]
+    assert {one.text.split()[-1] for one in whole} == {f"0:{row}" for row in range(12)}
+    assert all(one.text.endswith(f" 0:{6 * one.draw + one.prompt}") for one in whole)
+
+
+def test_texts_do_not_depend_on_how_many_are_drawn_at_once(tmp_path, monkeypatch):
+    """A real generator of random numbers in place of the model: rounds of 1, of 4 and of 8 draw the same."""
+
+    class Dice(Pretender):
+        def generate(self, prompts, options):
+            rows = (Draws(options.seed, "generate", options.first + row) for row in range(len(prompts)))
+            return [str(row.integer(2**31)) for row in rows]
+
+    found = []
+    for rows in (1, 4, 8):
+        monkeypatch.setattr("andrea.audit.ROWS", rows)
+        folder = tmp_path / str(rows)
+        found.append(draw(AUDIT, folder, lambda one: Dice(one.folder, [], 9), lambda *what: None))
+    by_place = [sorted(map(attrs.astuple, texts)) for texts in found]
+    assert by_place[0] == by_place[1] == by_place[2]
+    assert len({one.text for one in found[0]}) == 12  # six prompts, two draws; the same for both checkpoints
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (" , ", " : ")])
