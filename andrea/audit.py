@@ -27,7 +27,7 @@ from andrea.resources import experiments_folder
 from andrea.rng import Draws
 from andrea.tokenfile import TokenFile, write_whole
 from andrea.tokens import reopen
-from andrea.trained import Model
+from andrea.trained import Found, Model
 
 ALL = "all"  # every domain together
 LOWEST, HIGHEST = 0, 10
@@ -184,22 +184,21 @@ def read_questions(path: Path | None) -> Questions:
     return questions
 
 
-def held_out_questions(model: Model, count: int) -> Questions:
+def held_out_questions(found: Found, count: int) -> Questions:
     """Return prompts that are the beginnings of held-out documents: a domain for each source of a model's run.
 
     A source has as many prompts as it has held-out documents with different beginnings, at most `count`.
     """
-    prepared = reopen(cache_folder(), str(model.snapshot.record["data_sha256"]), model.hooks.make_tokenizer)
+    prepared = reopen(cache_folder(), str(found.snapshot.record["data_sha256"]), found.hooks.make_tokenizer)
     domains = {}
     for source in prepared.sources:
-        file, found = TokenFile.open(source.held_out), dict[str, None]()
+        file, beginnings = TokenFile.open(source.held_out), dict[str, None]()
         for index in range(file.documents):
             beginning = prepared.tokenizer.decode(file.document(index)[:BEGINNING]).decode(errors="ignore").strip()
-            if beginning and len(found) < count:
-                found[beginning] = None
-        if found:
-            domains[source.name] = tuple(found)
-    model.engine.close()
+            if beginning and len(beginnings) < count:
+                beginnings[beginning] = None
+        if beginnings:
+            domains[source.name] = tuple(beginnings)
     return Questions(domains)
 
 

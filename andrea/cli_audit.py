@@ -39,7 +39,7 @@ def draw(
     from andrea.audit import draw as draw_texts
     from andrea.audit_sheet import write_sheets
     from andrea.progress import Preparing
-    from andrea.trained import Model, open_model
+    from andrea.trained import Model, find_model, open_model
 
     def open_(checkpoint: Judged) -> Model:
         return open_model(None, checkpoint.path, device, lambda line: None)
@@ -47,7 +47,10 @@ def draw(
     if held_out and prompts:
         raise AndreaError("--prompts and --held-out exclude each other", "leave one of them out")
     checkpoints = tuple(find_checkpoint(path) for path in runs)
-    questions = held_out_questions(open_(checkpoints[0]), held_out) if held_out else read_questions(prompts)
+    if held_out:
+        questions = held_out_questions(find_model(None, checkpoints[0].path, lambda line: None), held_out)
+    else:
+        questions = read_questions(prompts)
     asked = Audit(checkpoints, questions, draws, tokens, temperature, top_p, seed)
     folder = out or Path("audits") / asked.digest[:8]
     with Preparing() as preparing:

@@ -21,6 +21,7 @@ from andrea.audit_grades import Grade, GradeFile, parse_grade, read_all, read_gr
 from andrea.audit_report import krippendorff_alpha, notes, summarise, table, write_report
 from andrea.audit_sheet import FORMULA, to_csv, to_html, visible
 from andrea.cli_audit import audit
+from andrea.engine import open_engine
 from andrea.errors import AndreaError
 from andrea.folder_lock import FolderLock
 from andrea.rng import Draws
@@ -440,14 +441,20 @@ def test_from_checkpoints_to_a_report(andrea, run, workplace):
     assert (other.code, "a holds another audit" in other.err) == (2, True)
 
 
-def test_held_out_beginnings_are_prompts(andrea, run, workplace):
-    """A domain for each source, prompts from held-out text alone; the folder is called by what was asked."""
+def test_held_out_beginnings_are_prompts(andrea, run, workplace, monkeypatch):
+    """A domain for each source, prompts from held-out text alone; the folder is called by what was asked.
+
+    An engine is opened to draw, and none to read the prompts.
+    """
+    opened = []
+    monkeypatch.setattr("andrea.trained.open_engine", lambda *what: opened.append(what) or open_engine(*what))
     done = andrea("audit", "draw", run, "--held-out", "2", "--tokens", "3", "--device", "cpu")
     assert done.code == 0, done
     (folder,) = (workplace / "audits").iterdir()
     asked = json.loads((folder / "audit.json").read_text())
     assert set(asked["questions"]["domains"]) == {"one", "two"}
     assert all(0 < len(prompts) <= 2 for prompts in asked["questions"]["domains"].values())
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize(
