@@ -341,6 +341,7 @@ def prepare_data(
         cache=cache_folder(),
         held_out_share=config.data.held_out_share,
         mix=config.data.mix,
+        window=config.sampling.max_tokens,
         progress=progress,
         stopped=interrupts.stop_asked,
         processes=count_processes(),
@@ -348,16 +349,23 @@ def prepare_data(
 
 
 def _tokenizer_key(tokenizer: Chosen, config: RunConfig, asked: Asked) -> str:
-    """Return what decides a trained tokenizer beside its text: the plugin, its own text included, and its options."""
+    """Return what decides a tokenizer beside the text that it is trained on.
+
+    One that needs no text, because it is saved or a file says all of it, is known by what it is: the file may be
+    another one tomorrow. A trained one is known by its plugin, the plugin's own text included, and the options.
+    """
     entry = tokenizer.entry
-    if config.data.tokenizer:
-        saved = asked.make_tokenizer(TokenizerRequest(_no_sample))
-        return json.dumps([entry.name, "saved", saved.fingerprint])
+    with suppress(_NeedsTextError):
+        return json.dumps([entry.name, "as it is", asked.make_tokenizer(TokenizerRequest(_no_sample)).fingerprint])
     return json.dumps([entry.name, entry.version, source_digest(entry.load()), dict(tokenizer.options)], sort_keys=True)
 
 
+class _NeedsTextError(Exception):
+    """A tokenizer asked for text to be trained on."""
+
+
 def _no_sample(limit: int) -> Iterator[bytes]:
-    raise ValueError("a saved tokenizer is loaded, not trained")
+    raise _NeedsTextError
 
 
 def survey_data(
@@ -462,6 +470,7 @@ def _make_loop(
         tokenizer=prepared.tokenizer,
         held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
         known_words=prepared.known_words(),
+        human=prepared.open_human(),
         stop_step=plan.steps,
         folder=plan.folder,
         lock=lock,
@@ -547,9 +556,9 @@ def _data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrupts) 
     """
     if plan.snapshot is None:
         return prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
-    wanted = str(plan.snapshot.record["data_sha256"])
+    wanted, window = str(plan.snapshot.record["data_sha256"]), plan.config.sampling.max_tokens
     try:
-        return reopen(cache_folder(), wanted, hooks.make_tokenizer, progress, interrupts.stop_asked)
+        return reopen(cache_folder(), wanted, hooks.make_tokenizer, progress, interrupts.stop_asked, window)
     except StoppedError:
         raise
     except AndreaError as gone:
@@ -602,7 +611,8 @@ def own_files(device: str) -> list[Path]:
     """Return the files of `own_digest`: of the engine only those of the implementation that the device takes."""
     here = Path(__file__).parent
     engine = [here / "engine" / f"{name}.py" for name in REFERENCE] if device == "cpu" else here.glob("engine/*.py")
-    return [*(here / f"{name}.py" for name in ("batches", "evaluate", "loop", "rng", "types")), *sorted(engine)]
+    own = ("batches", "evaluate", "grams", "human", "known", "loop", "rng", "types", "words")
+    return [*(here / f"{name}.py" for name in own), *sorted(engine)]
 
 
 def _check_drift(plan: Plan, identity: Mapping[str, Any]) -> None:

@@ -215,3 +215,24 @@ def test_foreign_ids_are_refused(tokenizer):
 def test_the_plugin_keeps_its_contracts(folder):
     """As every tokenizer does."""
     check_plugin("tokenizer.library", path=folder)
+
+
+def test_another_file_in_the_same_place_is_another_tokenizer(andrea, tmp_path):
+    """Prepared text is found again by what the tokenizer is, not by where its file lies."""
+    (tmp_path / "gpt2").mkdir()
+    (tmp_path / "one.txt").write_text("The sea and the shore, the sand and the wind.\n" * 40)
+    source = {"name": "one", "reader": "source.text", "options": {"path": str(tmp_path / "one.txt"), "chunk": 60}}
+    experiment = {
+        "name": "x",
+        "model": {"n_layer": 1, "n_head": 1, "d_model": 8, "context": 16},
+        "sources": [source],
+        "plugins": {"tokenizer.library": {"path": str(tmp_path / "gpt2")}},
+    }
+    (tmp_path / "x.json").write_text(json.dumps(experiment))
+    seen = []
+    for vocabulary in (280, 300, 280):
+        write(tmp_path / "gpt2", make_library(vocabulary))
+        done = andrea("prepare", tmp_path / "x.json", "--json")
+        assert done.code == 0, done.err
+        seen.append(json.loads(done.out)["sha256"])
+    assert seen[0] == seen[2] != seen[1]
