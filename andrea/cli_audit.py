@@ -71,8 +71,8 @@ def grade(
     model: Annotated[str, typer.Option(help="as the endpoint calls it")],
     name: Annotated[str | None, typer.Option(help="of the grader in the report; the model's when left out")] = None,
     key_variable: Annotated[
-        str, typer.Option(help="environment variable that holds the key, if one is needed")
-    ] = "OPENAI_API_KEY",
+        str | None, typer.Option(metavar="NAME", help="environment variable with a key to send; none when left out")
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="of the request, null leaves one out; repeatable")
     ] = None,
@@ -87,7 +87,7 @@ def grade(
 
     sheet = read_sheet(folder)
     grader = name or model
-    endpoint = Endpoint(url, model, os.environ.get(key_variable, ""), dict(map(_field, option or ())))
+    endpoint = Endpoint(url, model, _key(key_variable), dict(map(_field, option or ())))
     path = folder / "grades" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', grader).strip('.-') or 'grader'}.csv"
     path.parent.mkdir(exist_ok=True)
     lock = FolderLock(path.parent)
@@ -101,6 +101,17 @@ def grade(
     if passed:
         print_line(f"{grader} gave no grade to {', '.join(map(str, passed))}; the same command asks again")
         raise typer.Exit(1)
+
+
+def _key(variable: str | None) -> str:
+    """Return the key that a variable holds; none unless one is named, for the URL may be anybody's."""
+    if variable is None:
+        return ""
+    if not (key := os.environ.get(variable, "").strip()):
+        raise AndreaError(
+            f"--key-variable names {variable}, which is not set", f"export {variable}=..., or leave it out"
+        )
+    return key
 
 
 def _field(setting: str) -> tuple[str, Any]:

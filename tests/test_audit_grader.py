@@ -249,6 +249,21 @@ def test_graded_by_command_and_reported(andrea, folder, stub, workplace, monkeyp
     assert report["graders"] == {"The Judge": [6, 5.0]}
 
 
+def test_no_key_is_sent_unless_its_variable_is_named(andrea, folder, stub, monkeypatch):
+    """Whatever the environment holds; a variable that is named and not set is an error, before anything is asked."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    command = ["audit", "grade", folder, "--url", stub.url, "--model", "m"]
+    monkeypatch.setenv("EMPTY", " ")
+    for name in ("EMPTY", "ANDREA_NO_SUCH_KEY"):
+        done = andrea(*command, "--key-variable", name)
+        assert (done.code, f"--key-variable names {name}, which is not set" in done.err) == (2, True)
+    assert stub.seen == []
+    assert andrea(*command).code == 0
+    assert len(stub.seen) == 6
+    assert not any("Authorization" in headers for _, headers, _ in stub.seen)
+    assert "secret" not in str(stub.seen)
+
+
 def test_an_endpoint_that_fails_is_the_users_to_mend(andrea, folder, stub):
     """Exit code 2 with what it says; a wrong option names the right form."""
     stub.answer = lambda number, body: (401, {"error": "bad key"})
