@@ -351,13 +351,14 @@ def prepare_data(
 def _tokenizer_key(tokenizer: Chosen, config: RunConfig, asked: Asked) -> str:
     """Return what decides a tokenizer beside the text that it is trained on.
 
-    One that needs no text, because it is saved or a file says all of it, is known by what it is: the file may be
-    another one tomorrow. A trained one is known by its plugin, the plugin's own text included, and the options.
+    That is the plugin, its own text included, and its options. One that needs no text, because it is saved or a file
+    says all of it, is known by what it is: the file may be another one tomorrow.
     """
     entry = tokenizer.entry
+    known_by: Any = dict(tokenizer.options)
     with suppress(_NeedsTextError):
-        return json.dumps([entry.name, "as it is", asked.make_tokenizer(TokenizerRequest(_no_sample)).fingerprint])
-    return json.dumps([entry.name, entry.version, source_digest(entry.load()), dict(tokenizer.options)], sort_keys=True)
+        known_by = asked.make_tokenizer(TokenizerRequest(_no_sample)).fingerprint
+    return json.dumps([entry.name, entry.version, source_digest(entry.load()), known_by], sort_keys=True)
 
 
 class _NeedsTextError(Exception):
