@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 from andrea.types import Evaluation, Run, StepRecord
@@ -57,13 +56,3 @@ def configuration(run: Run) -> dict[str, Any]:
         return value
     names = ("name", "seed", "sources", "rows", "context", "steps", "warmup_steps", "pulls_per_step", "vocabulary")
     return {name: getattr(run, name) for name in names}
-
-
-def ending(reasons: Sequence[str]) -> str:
-    """Return how `on_finish` finds a run: ``done`` by a plugin's reason, ``interrupted`` by a signal, or ``failed``.
-
-    The loop gives ``kind.variant: reason`` of a plugin, the bare name of a signal, and ``Error: text`` of what failed.
-    """
-    if any(reason.startswith("SIG") and ":" not in reason for reason in reasons):
-        return "interrupted"
-    return "done" if reasons and all("." in reason.partition(":")[0] for reason in reasons) else "failed"

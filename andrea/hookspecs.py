@@ -226,10 +226,12 @@ def on_signal(signal: str, step: int, run: Run) -> set[str] | None:
 
 
 @hookspec
-def on_finish(record: StepRecord | None, reasons: Sequence[str], run: Run) -> None:
+def on_finish(record: StepRecord | None, reasons: Sequence[str], ending: str, run: Run) -> None:
     """Close files, print a summary.
 
     When: once at the end, also after an interruption; `record` is None when no step was made.
+    Arguments: `ending` is ``"done"`` (plugins gave reasons to stop, or a model was imported), ``"interrupted"`` (by a
+    signal) or ``"failed"`` (by an error); `reasons` are for people to read.
     Combine: all are called.
     """
 

@@ -255,7 +255,7 @@ class Loop:
             self._step = step
             self.save_now()
             self.wait()
-            self._tell_finish(["a model was imported"])
+            self._tell_finish(["a model was imported"], "done")
         finally:
             self.close()
 
@@ -275,7 +275,8 @@ class Loop:
             return self._finish(reasons, requests)
         except BaseException as error:
             with suppress(Exception):  # what went wrong first is what the user has to see
-                self._tell_finish([f"{type(error).__name__}: {error}"])
+                how = "failed" if isinstance(error, Exception) else "interrupted"
+                self._tell_finish([f"{type(error).__name__}: {error}"], how)
             raise
         finally:
             self.close()
@@ -481,11 +482,11 @@ class Loop:
         if self.journal:
             self.journal.stop(self._step, {**reasons, **({"signal": signal} if signal else {})})
             self.journal.flush()
-        self._tell_finish(texts)
+        self._tell_finish(texts, "interrupted" if "stop" in requests else "done")
         return Outcome(self._step, dict(reasons), signal)
 
-    def _tell_finish(self, reasons: Sequence[str]) -> None:
-        self.hooks.tell("on_finish", record=self._record, reasons=reasons, run=self.view())
+    def _tell_finish(self, reasons: Sequence[str], ending: str) -> None:
+        self.hooks.tell("on_finish", record=self._record, reasons=reasons, ending=ending, run=self.view())
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from andrea import Evaluation, Limits, Pull, Run, StepRecord
-from andrea.figures import configuration, ending, evaluation_figures, step_figures
+from andrea.figures import configuration, evaluation_figures, step_figures
 
 
 @pytest.fixture
@@ -69,20 +69,3 @@ def test_the_configuration_is_the_one_that_is_written(run, tmp_path):
     assert configuration(attrs.evolve(run, folder=None))["seed"] == 7
     (tmp_path / "config.json").write_text(json.dumps({"name": "x"}))
     assert configuration(run) == {"name": "x"}
-
-
-@pytest.mark.parametrize(
-    ("reasons", "how"),
-    [
-        (["stop.max_steps: 30 steps are done"], "done"),
-        (["stop.max_steps: 30 steps are done", "stop.coherence: low. Very low"], "done"),
-        (["SIGINT"], "interrupted"),
-        (["stop.max_steps: 30 steps are done", "SIGTERM"], "interrupted"),
-        (["ZeroDivisionError: a.b"], "failed"),
-        (["AndreaError: SIGTERM: x"], "failed"),
-        ([], "failed"),
-    ],
-)
-def test_how_a_run_ends_is_told_from_its_reasons(reasons, how):
-    """As the loop gives them to `on_finish`."""
-    assert ending(reasons) == how

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -197,8 +198,8 @@ class Diary:
         self._note("on_signal", (signal, step))
 
     @hookimpl
-    def on_finish(self, record, reasons):
-        self._note("on_finish", (record.step, tuple(reasons)))
+    def on_finish(self, record, reasons, ending):
+        self._note("on_finish", (record.step, tuple(reasons), ending))
 
 
 def test_hooks_are_asked_in_the_order_of_the_flow(make_loop):
@@ -230,7 +231,7 @@ def test_hooks_are_asked_in_the_order_of_the_flow(make_loop):
         ("on_evaluation", 1),
         ("should_stop", 0),
         ("on_signal", ("SIGUSR1", 1)),
-        ("on_finish", (0, ("test.stop: enough",))),
+        ("on_finish", (0, ("test.stop: enough",), "done")),
     ]
 
 
@@ -557,13 +558,47 @@ def test_a_signal_ends_the_run_between_two_steps(make_loop):
                 interrupts._remember(15, None)
 
         @hookimpl
-        def on_finish(self, record, reasons):
-            told.append((record.step, list(reasons)))
+        def on_finish(self, record, reasons, ending):
+            told.append((record.step, list(reasons), ending))
 
     outcome = make_loop([("test.watch", Watcher())], interrupts=interrupts).run()
 
     assert (outcome.step, outcome.signal, dict(outcome.reasons)) == (3, "SIGTERM", {})
-    assert told == [(2, ["SIGTERM"])]
+    assert told == [(2, ["SIGTERM"], "interrupted")]
+
+
+class Ending:
+    """Hears how a run ends."""
+
+    @hookimpl
+    def on_finish(self, reasons, ending):
+        self.heard = (list(reasons), ending)
+
+
+def test_the_loop_says_how_a_run_ended_whatever_the_reasons_are_called(make_loop):
+    """A plugin with any name and text; a signal that a plugin takes for a stop; an exit on the way."""
+    log = Ending()
+    make_loop([("log", log), ("mine", answering(should_stop="SIGTERM"))], steps=0).run()
+    assert log.heard == (["mine: SIGTERM"], "done")
+
+    interrupts = Interrupts()
+    interrupts._pending.append("SIGUSR1")
+    make_loop([("log", log), ("mine", answering(on_signal={"stop"}))], steps=0, interrupts=interrupts).run()
+    assert log.heard == ([], "interrupted")
+
+    with pytest.raises(SystemExit):
+        make_loop([("log", log), ("mine", answering(on_step=lambda record, run: sys.exit(3)))]).run()
+    assert log.heard == (["SystemExit: 3"], "interrupted")
+
+
+def test_a_model_that_is_adopted_is_a_run_that_is_done(make_loop):
+    """Its plugins are told so, and its checkpoint has the weights that were given."""
+    log = Ending()
+    loop = make_loop([("log", log)], steps=0)
+    weights = np.full_like(loop.engine.export_state()["weights"], 0.5)
+    loop.adopt({"weights": weights}, 7)
+    assert log.heard == (["a model was imported"], "done")
+    assert np.array_equal(read_checkpoint(loop.folder / "checkpoints" / "step_000007").engine["weights"], weights)
 
 
 def test_a_signal_may_only_ask_for_a_checkpoint(make_loop):
@@ -587,15 +622,15 @@ def test_an_error_in_a_plugin_is_shown_and_loses_nothing(make_loop):
                 raise ZeroDivisionError("my fault")
 
         @hookimpl
-        def on_finish(self, reasons):
-            told.append(list(reasons))
+        def on_finish(self, reasons, ending):
+            told.append((list(reasons), ending))
             raise RuntimeError("and mine")
 
     loop = make_loop([("test.fragile", Fragile())], steps=9, checkpoints={"every": 2})
     with pytest.raises(ZeroDivisionError, match="my fault"):
         loop.run()
 
-    assert told == [["ZeroDivisionError: my fault"]]
+    assert told == [(["ZeroDivisionError: my fault"], "failed")]
     assert complete_steps(loop.folder / "checkpoints") == [2, 4]
     assert read_checkpoint(loop.folder / "checkpoints" / "step_000004").step == 4
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from andrea import AndreaError, Evaluation, Run, Sample, StepRecord, hookimpl, option, plugin
-from andrea.figures import configuration, ending, evaluation_figures, step_figures
+from andrea.figures import configuration, evaluation_figures, step_figures
 
 STATUS = {"done": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 MOST = 1000  # metrics that MLflow takes at once; 100 parameters
@@ -83,11 +83,11 @@ class MLflow:
         self._keep(f"samples/step_{sample.step:06d}.json", json.dumps(rows, indent=1, ensure_ascii=False))
 
     @hookimpl
-    def on_finish(self, reasons: Sequence[str]) -> None:
+    def on_finish(self, ending: str) -> None:
         """Send what waits, and close the run as finished, killed or failed."""
         if self._run_id:
             self._send()
-            self._try(lambda: self._client.set_terminated(self._run_id, STATUS[ending(reasons)]))
+            self._try(lambda: self._client.set_terminated(self._run_id, STATUS[ending]))
         self._client, self._run_id, self._known, self._waiting = None, "", {}, []
 
     # -- the store ---------------------------------------------------------------------------------------------------

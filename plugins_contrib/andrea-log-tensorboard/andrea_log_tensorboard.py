@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -61,7 +60,7 @@ class TensorBoard:
         self._say(sample.step, text_pb("samples", texts))
 
     @hookimpl
-    def on_finish(self, reasons: Sequence[str]) -> None:
+    def on_finish(self) -> None:
         """Close the file, however the run ends."""
         if self._writer is not None:
             self._writer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import attrs
 import wandb
 
 from andrea import AndreaError, Evaluation, Run, Sample, StepRecord, hookimpl, option, plugin
-from andrea.figures import configuration, ending, evaluation_figures, step_figures
+from andrea.figures import configuration, evaluation_figures, step_figures
 
 MODES = ("online", "offline", "disabled", "shared")
 FINISH = {"done": 0, "interrupted": 130, "failed": 1}
@@ -63,10 +63,10 @@ class Wandb:
         self._log("sample", sample.step, {"samples": wandb.Table(columns=["prompt", "text"], data=rows)})
 
     @hookimpl
-    def on_finish(self, reasons: Sequence[str]) -> None:
+    def on_finish(self, ending: str) -> None:
         """Close the run with an exit code that says whether it is done, interrupted or failed."""
         if self._run is not None:
-            self._run.finish(exit_code=FINISH[ending(reasons)])
+            self._run.finish(exit_code=FINISH[ending])
             self._run = self._memory = None
 
     def _open(self, run: Run, folder: Path) -> None:
