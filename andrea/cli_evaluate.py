@@ -65,14 +65,14 @@ def evaluate(
             "bits_per_byte": dict(evaluation.bits_per_byte),
             **({"bigram_bits_per_byte": baseline} if bigram else {}),
         }
-        print(json.dumps(value, indent=1))
+        print(json.dumps(_plain(value), indent=1, allow_nan=False))
         return
     _print_table(evaluation, baseline)
 
 
 def perplexities(evaluation: Evaluation) -> dict[str, float]:
-    """Return exp(loss) of every source: among how many equally likely tokens the model seems to choose."""
-    return {name: math.exp(loss) for name, loss in evaluation.loss.items()}
+    """Return exp(loss) of every source: among how many equally likely tokens the model seems to choose; inf beyond."""
+    return {name: math.exp(loss) if loss < 700 else math.inf for name, loss in evaluation.loss.items()}
 
 
 def _print_table(evaluation: Evaluation, baseline: dict[str, float]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from andrea.errors import AndreaError, did_you_mean
+from andrea.errors import AndreaError, cure, did_you_mean
 from andrea.export.portable import Portable
-from andrea.tokenfile import partial_name, sync_folder, write_whole
+from andrea.tokenfile import partial_name, publish, sync_folder, write_whole
 
 SUFFIXES = {"hf": "-hf", "gguf": ".gguf", "npz": ".npz"}
 DTYPES = ("float32", "float16")
@@ -40,7 +40,7 @@ def export(portable: Portable, form: str, out: Path, dtype: str = "float32") -> 
         write(portable, out, dtype)
     except OSError as error:
         raise AndreaError(
-            f"cannot write {out}: {error.strerror or error}", "make room, or name another place"
+            f"cannot write {out}: {error.strerror or error}", f"{cure(error)}, or name another place"
         ) from error
     return out
 
@@ -75,11 +75,11 @@ def _write_gguf(portable: Portable, out: Path, dtype: str) -> None:
 
     try:
         write_gguf(portable, partial_name(out), dtype)
-        partial_name(out).rename(out)
+        with partial_name(out).open("r+b") as file:
+            publish(file, out)
     except BaseException:
         partial_name(out).unlink(missing_ok=True)
         raise
-    sync_folder(out.parent)
 
 
 def _write_npz(portable: Portable, out: Path, dtype: str) -> None:

@@ -57,15 +57,17 @@ def adopt(wanted: Wanted, say: Say, progress: Callable[[str, int, int], None], i
     if foreign.vocabulary > tokenizer.size:
         say(f"left out: {foreign.vocabulary - tokenizer.size} rows of the embedding that no id of the tokenizer means")
     foreign = foreign.with_vocabulary(tokenizer.size)
+    found = planned.folder.exists()
     loop = open_run(planned, say, progress, interrupts)
+    assert loop.folder is not None
     try:
         loop.adopt(foreign.state, foreign.step)
     except BaseException:
-        shutil.rmtree(planned.folder, ignore_errors=True)
+        if not found or loop.folder != planned.folder:  # who made it; another number may have been free by then
+            shutil.rmtree(loop.folder, ignore_errors=True)
         raise
     finally:
         loop.engine.close()
-    assert loop.folder is not None
     return attrs.evolve(planned, folder=loop.folder)
 
 

@@ -99,7 +99,7 @@ def _tokenizer(folder: Path) -> Path | None:
 def _read_tensors(folder: Path) -> dict[str, Array]:
     """Return all tensors of the folder's safetensors files by GPT-2's names, float32."""
     index = folder / "model.safetensors.index.json"
-    names = sorted(set(read_json(index)["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    names = _names_in(index) if index.exists() else ["model.safetensors"]
     if not (folder / names[0]).exists():
         old = (folder / "pytorch_model.bin").exists()
         raise AndreaError(
@@ -112,6 +112,15 @@ def _read_tensors(folder: Path) -> dict[str, Array]:
     for name in names:
         tensors |= _read_file(folder / name)
     return {name.removeprefix("transformer."): value for name, value in tensors.items() if not name.endswith(BUFFERS)}
+
+
+def _names_in(index: Path) -> list[str]:
+    """Return the files over which an index says that the tensors are spread."""
+    content = read_json(index)
+    places = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise AndreaError(f"{index} does not say where the tensors are: it has no weight_map", "get the model again")
+    return sorted(set(places.values()))
 
 
 def _read_file(path: Path) -> dict[str, Array]:

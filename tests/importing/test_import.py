@@ -207,6 +207,10 @@ def test_damaged_files_are_refused(folder):
     assert "save it anew" in refused.value.hint
     with pytest.raises(AndreaError, match="not finite"):
         read_hf(folder({**gpt2_tensors(), "wte.weight": np.full((257, 8), np.nan, np.float32)}))
+    for index in ("[]", "{}", '{"weight_map": {}}', '{"weight_map": {"wte.weight": 3}}', '{"weight_map": ["x"]}'):
+        (place / "model.safetensors.index.json").write_text(index)
+        with pytest.raises(AndreaError, match=r"does not say where the tensors are|not an object"):
+            read_hf(place)
     (place / "config.json").write_text("[]")
     with pytest.raises(AndreaError, match="not an object"):
         read_hf(place)
@@ -322,6 +326,23 @@ def test_an_imported_run_goes_on_bit_for_bit(andrea, experiment, workplace, trai
         assert andrea("run", "--resume", "--out", "two", "--steps", steps, *CPU).code == 0
     names = ("checkpoints/step_000009.bin", "checkpoints/step_000009.json", "journal.jsonl")
     assert all((workplace / "one" / n).read_bytes() == (workplace / "two" / n).read_bytes() for n in names)
+
+
+def test_an_import_that_fails_leaves_nothing_and_takes_nothing(andrea, experiment, workplace, trained, monkeypatch):
+    """The folder that it made goes; one that was there, and what lies in it, stays."""
+
+    def fail(self, *arguments):
+        raise AndreaError("the disk is full", "make room")
+
+    assert andrea("export", trained, "--out", "model").code == 0
+    (workplace / "there").mkdir()
+    (workplace / "there" / "notes.txt").write_text("mine")
+    monkeypatch.setattr("andrea.loop.Loop.save_now", fail)
+    before = sorted(path.name for path in workplace.iterdir())
+    assert andrea("import", "model", experiment, "--out", "new", *CPU).code == 2
+    assert andrea("import", "model", experiment, "--out", "there", *CPU).code == 2
+    assert sorted(path.name for path in workplace.iterdir()) == before
+    assert (workplace / "there" / "notes.txt").read_text() == "mine"
 
 
 def test_a_tokenizer_of_the_librarys(andrea, experiment, workplace, folder):
