@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -182,6 +183,19 @@ def test_damaged_and_missing_runs(run, tiny, workplace):
         package.train({"name": "x", "model": {1, 2}})
     with pytest.raises(AndreaError, match="already holds a run"):
         package.train(tiny, out="run", device="cpu")
+
+
+def test_the_example_of_the_page(tiny, workplace, capsys):
+    """What docs/export.md shows runs as it stands there, on a smaller experiment."""
+    page = (Path(__file__).parents[1] / "docs/export.md").read_text(encoding="utf-8")
+    block = next(part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "import andrea" in part)
+    smaller = 'tiny, steps=20, out="runs/quickstart-001", device="cpu"'
+    assert '"quickstart", steps=200' in block
+    code = block.replace('"quickstart", steps=200', smaller).replace('"topics"', '"one"')
+    names = {"tiny": tiny}
+    exec(compile(code, "docs/export.md", "exec", dont_inherit=True), names)
+    assert names["run"].folder == Path("runs/quickstart-001")
+    assert len(capsys.readouterr().out) > 1
 
 
 def test_what_is_lazy_is_found():
