@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -27,7 +26,11 @@ from attrs import field, frozen
 
 from andrea.errors import AndreaError, cure
 from andrea.filters import IdentifyDocument, KeepDocument, Report, no_keys
-from andrea.seal import is_whole, seal, unseal
+from andrea.human import FORMAT as HUMAN_FORMAT
+from andrea.human import Human, measure_held_out, read_held_out, write_held_out
+from andrea.known import FORMAT as KNOWN_FORMAT
+from andrea.known import Gatherer, Known
+from andrea.seal import is_whole, publish_folder, sealing, unseal
 from andrea.sources import reading
 from andrea.split import group_hash, held_out_mask, is_held_out
 from andrea.store import Asks, Chunk, Place, Store, find_duplicates, read_documents
@@ -39,8 +42,6 @@ from andrea.tokenfile import (
     TokenWriter,
     bytes_of_tokens,
     partial_name,
-    publish,
-    sync_folder,
     write_whole,
 )
 from andrea.types import Document, SourceSpec, Tokenizer, TokenizerRequest
@@ -118,6 +119,11 @@ class Prepared:
         In the order in which they were given.
     words
         A sorted text file of the training words that occur at least twice, one a line.
+    human
+        For each source a folder with what is remembered of its training text, and a file with what windows of its
+        held-out text measure; empty when not asked for.
+    window
+        Tokens of such a window.
     sha256
         Digest of the record in the cache from which `reopen` finds all of this again.
     """
@@ -127,6 +133,20 @@ class Prepared:
     sources: tuple[PreparedSource, ...]
     words: Path
     sha256: str
+    human: tuple[tuple[Path, Path], ...] = ()
+    window: int = 0
+
+    def open_human(self) -> Human:
+        """Return what is known of human text; windows that are not measured yet are measured now."""
+        known, held_out = [], []
+        for source, (folder, path) in zip(self.sources, self.human, strict=True):
+            known.append(Known.open(folder))
+            if is_whole(path):
+                held_out.append(read_held_out(path))
+            else:
+                file = TokenFile.open(source.held_out, self.tokenizer.fingerprint)
+                held_out.append(measure_held_out(file, self.tokenizer, known[-1], self.window))
+        return Human(tuple(known), tuple(held_out))
 
     def known_words(self) -> frozenset[str]:
         """Return the training words that occur at least twice, lower case."""
@@ -145,6 +165,7 @@ class _Task:
     cache: Path = Path()
     mix: Mapping[str, float] = field(factory=dict)
     tokenizer_key: str = ""
+    window: int = 0
 
     def tick(self, stage: str, done: int, total: int = 0) -> None:
         """Report progress, and leave if the user wants to."""
@@ -177,6 +198,7 @@ def prepare(
     identify_document: IdentifyDocument = no_keys,
     held_out_share: float = 0.05,
     mix: Mapping[str, float] | None = None,
+    window: int = 256,
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
     processes: int = 1,
@@ -198,6 +220,8 @@ def prepare(
         Share of the works kept from training, in (0, 1).
     mix
         Share of each source in the tokenizer's training text; equal when not given.
+    window
+        Tokens of the windows in which held-out text is measured, as samples will be.
     progress
         Called with (stage, done, total), total 0 when it is not known.
     stopped
@@ -213,14 +237,15 @@ def prepare(
         On a source that cannot be read or of which nothing is left, a full disk, a cache that cannot be written.
     """
     asks = Asks(open_source, keep_document, identify_document, make_tokenizer)
-    task = _Task(asks, held_out_share, progress, stopped, cache, _shares(sources, mix), tokenizer_key)
+    task = _Task(asks, held_out_share, progress, stopped, cache, _shares(sources, mix), tokenizer_key, window)
     with _writing(cache), _locked(task), _scratch(cache) as folder, task.workers(processes) as workers:
         stores = _read_all(sources, folder, workers, task, small_bytes)
         counted = _begin_counting(stores, workers, task)
         tokenizer, saved = _obtain_tokenizer(stores, task)
-        words = _write_words(stores, counted, task)
+        words = _finish_counting(stores, counted, task)
         prepared = _encode_all(stores, tokenizer, saved, workers, task)
-        return _record(prepared, tokenizer, saved, words, task)
+        human = _measure_all(prepared, saved, workers, task)
+        return _record(prepared, tokenizer, saved, words, human, task)
 
 
 def survey(
@@ -257,10 +282,11 @@ def reopen(
     make_tokenizer: Callable[[TokenizerRequest], Tokenizer],
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     stopped: Callable[[], bool] = lambda: False,
+    window: int | None = None,
 ) -> Prepared:
     """Open exactly the data that an earlier preparation made, by its `Prepared.sha256`; nothing is read or trained.
 
-    `progress` and `stopped` are those of `prepare`.
+    `progress`, `stopped` and `window` are those of `prepare`; without `window` what is known of human text is left out.
 
     Raises
     ------
@@ -275,7 +301,8 @@ def reopen(
         )
     record = _read_record(path)
     folder, words = cache / "tokenizers" / record["tokenizer"]["folder"], cache / "words" / record["words"]
-    for part in (folder, words):
+    human = () if window is None else tuple(_human_paths(cache, one, window) for one in record["sources"])
+    for part in (folder, words, *(known for known, _ in human)):
         if not is_whole(part):
             raise AndreaError(f"{part} is {'damaged' if part.exists() else 'gone'}", PREPARE_AGAIN)
     tokenizer = make_tokenizer(TokenizerRequest(_no_sample, saved=folder))
@@ -292,7 +319,7 @@ def reopen(
             raise StoppedError
         sources.append(_reopen_source(cache, manifest))
     progress("verifying token files", len(sources), len(sources))
-    return Prepared(tokenizer, folder, tuple(sources), words, sha256)
+    return Prepared(tokenizer, folder, tuple(sources), words, sha256, human, window or 0)
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -430,52 +457,73 @@ def _publish_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     partial = partial_name(folder)
     partial.mkdir()
     tokenizer.save(partial)
-    for path in sorted(partial.rglob("*")):
-        if path.is_file():
-            with path.open("rb+") as file:
-                os.fsync(file.fileno())
-    sync_folder(partial)
-    seal(folder, partial)
-    if folder.exists():  # damaged, else it would have been used
-        shutil.rmtree(folder)
-    partial.rename(folder)
-    sync_folder(folder.parent)
+    publish_folder(partial, folder)
 
 
-def _begin_counting(stores: Sequence[Store], workers: Workers, task: _Task) -> list[Callable[[], list[Path]]]:
+@frozen(eq=False)
+class _Counting:
+    """The words of a source being counted: a function that waits for their files, and where its runs are put."""
+
+    wait: Callable[[], list[Path]]
+    partial: Path | None
+    known: Path
+
+
+def _begin_counting(stores: Sequence[Store], workers: Workers, task: _Task) -> list[_Counting]:
     """Let the words of each source be counted, beside the training of the tokenizer if there are processes."""
-    if is_whole(_words_path(stores, task)):
-        return []
-    return [workers.submit(_count_words, store.place, list(store.chunks(store.train))) for store in stores]
+    count, counting = not is_whole(_words_path(stores, task)), []
+    for store in stores:
+        known = _known_path(task.cache, store.sha256, task.share)
+        known.parent.mkdir(exist_ok=True)
+        partial = None if is_whole(known) else known.with_name(f"{known.name}.{store.place.number}.partial")
+        if count or partial:
+            chunks = list(store.chunks(store.train))
+            wait = workers.submit(_count_words, store.place, chunks, count, partial)
+            counting.append(_Counting(wait, partial, known))
+    return counting
 
 
-def _count_words(asks: Asks, place: Place, chunks: Sequence[Chunk]) -> list[Path]:
-    def texts() -> Iterator[str]:
+def _count_words(asks: Asks, place: Place, chunks: Sequence[Chunk], count: bool, known: Path | None) -> list[Path]:
+    """Write the words of a source if they are to be counted, and what is remembered of it if that has a place."""
+    gatherer = Gatherer(sum(int((chunk.ends - chunk.starts).sum()) for chunk in chunks)) if known else None
+
+    def documents() -> Iterator[list[str]]:
         for chunk in chunks:
             if asked_to_end():
                 raise StoppedError
-            yield from (text.decode() for text in chunk.texts())
+            words = [split_words(text.decode()) for text in chunk.texts()]
+            if gatherer:
+                gatherer.add(words)
+            yield from words
 
-    return write_runs(texts(), place.path("words"))
+    paths: list[Path] = []
+    if count:
+        paths = write_runs(documents(), place.path("words"))
+    else:
+        for _ in documents():
+            pass
+    if gatherer and known:
+        known.mkdir()
+        gatherer.finish().save(known)
+    return paths
 
 
 def _words_path(stores: Sequence[Store], task: _Task) -> Path:
     return task.place("words", digest_of([task.share, [store.sha256 for store in stores]])[:32] + ".txt")
 
 
-def _write_words(stores: Sequence[Store], counted: Sequence[Callable[[], list[Path]]], task: _Task) -> Path:
+def _finish_counting(stores: Sequence[Store], counting: Sequence[_Counting], task: _Task) -> Path:
     path, runs = _words_path(stores, task), []
-    if not counted:
-        return path
-    for number, (store, count) in enumerate(zip(stores, counted, strict=True)):
-        task.tick(f"counting words of {store.spec.name}", number, len(stores))
-        runs += count()
-    task.tick("counting words", len(stores), len(stores))
-    with partial_name(path).open("wb") as file:
-        file.writelines(word.encode() for word in merge_runs(runs))
-        file.flush()
-        seal(path, partial_name(path))
-        publish(file, path)
+    for number, one in enumerate(counting):
+        task.tick("counting words", number, len(counting))
+        runs += one.wait()
+        if one.partial:
+            publish_folder(one.partial, one.known)
+    if counting:
+        task.tick("counting words", len(counting), len(counting))
+    if runs:
+        with sealing(path) as file:
+            file.writelines(word.encode() for word in merge_runs(runs))
     return path
 
 
@@ -554,8 +602,51 @@ def _prepared_source(store: Store, paths: Sequence[Path], tokenizer: Tokenizer, 
     return PreparedSource(store.spec.name, paths[0], paths[1], manifest)
 
 
+def _measure_all(
+    sources: Sequence[PreparedSource], saved: Path, workers: Workers, task: _Task
+) -> tuple[tuple[Path, Path], ...]:
+    """Measure the held-out text of every source of which that is not known yet."""
+    human = tuple(_human_paths(task.cache, source.manifest, task.window) for source in sources)
+    missing = {
+        path: (source, known) for source, (known, path) in zip(sources, human, strict=True) if not is_whole(path)
+    }
+    waits = {
+        path: workers.submit(_measure_held_out, source.held_out, known, saved, task.window)
+        for path, (source, known) in missing.items()
+    }
+    for number, (path, wait) in enumerate(waits.items()):
+        task.tick("measuring held-out text", number, len(waits))
+        path.parent.mkdir(exist_ok=True)
+        with sealing(path) as file:
+            file.write(wait())
+    if waits:
+        task.tick("measuring held-out text", len(waits), len(waits))
+    return human
+
+
+def _measure_held_out(asks: Asks, path: Path, known: Path, saved: Path, window: int) -> bytes:
+    tokenizer = _encoder(asks.make_tokenizer, saved).tokenizer
+    return write_held_out(measure_held_out(TokenFile.open(path), tokenizer, Known.open(known), window))
+
+
+def _known_path(cache: Path, content: str, share: float) -> Path:
+    return cache / "known" / digest_of([KNOWN_FORMAT, content, share])[:32]
+
+
+def _human_paths(cache: Path, manifest: Mapping[str, Any], window: int) -> tuple[Path, Path]:
+    """Return where a source has what is remembered of it, and what windows of its held-out text measure."""
+    known = _known_path(cache, manifest["content"], manifest["held_out_share"])
+    key = digest_of([HUMAN_FORMAT, known.name, manifest["tokenizer"], window])[:32]
+    return known, cache / "human" / f"{key}.json"
+
+
 def _record(
-    sources: tuple[PreparedSource, ...], tokenizer: Tokenizer, folder: Path, words: Path, task: _Task
+    sources: tuple[PreparedSource, ...],
+    tokenizer: Tokenizer,
+    folder: Path,
+    words: Path,
+    human: tuple[tuple[Path, Path], ...],
+    task: _Task,
 ) -> Prepared:
     """Write, last of all, what `reopen` needs, under the digest of its content."""
     record = {
@@ -568,7 +659,7 @@ def _record(
     data = json.dumps(record, indent=1, sort_keys=True).encode() + b"\n"
     if not path.exists() or path.read_bytes() != data:
         write_whole(path, data)
-    return Prepared(tokenizer, folder, sources, words, sha256)
+    return Prepared(tokenizer, folder, sources, words, sha256, human, task.window)
 
 
 def digest_of(value: Any) -> str:

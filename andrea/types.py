@@ -308,21 +308,15 @@ class Human(Protocol):
     """What is known of human text, source by source, as training and held-out text show it.
 
     A measure is a share: how many of its trials in a text are hits; `andrea.human` lists them.
-
-    Attributes
-    ----------
-    measures
-        Names of the measures (M).
-    held_out
-        For each source what windows of its held-out text, cut as the run's samples are, measure against their own
-        source: hits and trials, int64 (W, M, 2).
     """
 
     @property
-    def measures(self) -> tuple[str, ...]: ...
+    def measures(self) -> tuple[str, ...]:
+        """Names of the measures (M)."""
 
     @property
-    def held_out(self) -> tuple[Ints, ...]: ...
+    def held_out(self) -> tuple[Ints, ...]:
+        """For each source what windows of its held-out text, cut as samples are, measure against it, (W, M, 2)."""
 
     def measure(self, texts: Sequence[str]) -> Ints:
         """Return what each text measures against each source, int64 (N, S, M, 2): hits and trials."""

@@ -22,12 +22,12 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def write_runs(texts: Iterable[str], name: Path, most: int = MOST_WORDS) -> list[Path]:
-    """Write the words of many texts as sorted files, whose names begin with `name`."""
+def write_runs(documents: Iterable[Sequence[str]], name: Path, most: int = MOST_WORDS) -> list[Path]:
+    """Write the words of many documents, each as `split_words` gives them, to sorted files named `name`.number."""
     count: Counter[str] = Counter()
     paths: list[Path] = []
-    for text in texts:
-        count.update(split_words(text))
+    for words in documents:
+        count.update(words)
         if len(count) >= most:
             paths.append(_write_run(count, name, len(paths)))
     return [*paths, _write_run(count, name, len(paths))]

@@ -76,6 +76,7 @@ def plugin_of(code):
     [
         ("A plugin in ten lines", "weight.fresh"),
         ("Options and state", "bandit.latest"),
+        ("Human text", "stop.copies"),
         ("Errors", "stop.threshold"),
     ],
 )

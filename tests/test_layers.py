@@ -40,8 +40,13 @@ RULES = {
     "andrea.store": (*BASE, "andrea.sources", "andrea.filters", "andrea.split"),
     "andrea.tokenfile": (*BASE, "andrea.sources"),
     "andrea.seal": (*BASE, "andrea.tokenfile"),
+    "andrea.grams": BASE,
+    "andrea.known": (*BASE, "andrea.sources", "andrea.grams"),
+    "andrea.human": (*BASE, "andrea.sources", "andrea.tokenfile", "andrea.words", "andrea.grams", "andrea.known"),
     "andrea.tokens": (
         *BASE,
+        "andrea.human",
+        "andrea.known",
         "andrea.seal",
         "andrea.sources",
         "andrea.filters",

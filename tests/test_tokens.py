@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -557,7 +558,7 @@ def test_two_at_once_wait_for_each_other(tmp_path):
 def test_reopen(tmp_path):
     """By its digest a preparation is found again whole, without reading a source."""
     prepared = do(tmp_path)
-    again = reopen(tmp_path, prepared.sha256, Common.make)
+    again = reopen(tmp_path, prepared.sha256, Common.make, window=256)
     for one, other in zip(prepared.sources, again.sources, strict=True):
         assert (one.name, one.train, one.held_out, one.sha256) == (
             other.name,
@@ -567,6 +568,7 @@ def test_reopen(tmp_path):
         )
     assert again.tokenizer.fingerprint == prepared.tokenizer.fingerprint
     assert again.known_words() == prepared.known_words()
+    assert again.human == prepared.human
 
 
 def test_reopen_reads_every_file_once_and_can_be_stopped(tmp_path, monkeypatch):
@@ -584,26 +586,31 @@ def test_reopen_reads_every_file_once_and_can_be_stopped(tmp_path, monkeypatch):
     assert len(read) == 2
 
 
-@pytest.mark.parametrize("part", ["prepared/*.json", "tokens/*.train.btok", "words/*.txt", "tokenizers/*"])
+PARTS = ("prepared", "tokens", "words", "tokenizers", "known", "human")
+
+
+@pytest.mark.parametrize("part", ["prepared/*.json", "tokens/*.train.btok", "words/*.txt", "tokenizers/*", "known/*"])
 def test_reopen_names_what_is_gone(tmp_path, part):
     """When a part of it is gone the error says which, and that `andrea prepare` makes it again."""
     prepared = do(tmp_path)
     for path in tmp_path.glob(part):
         path.rename(tmp_path / path.name)
     with pytest.raises(AndreaError) as caught:
-        reopen(tmp_path, prepared.sha256, Common.make)
+        reopen(tmp_path, prepared.sha256, Common.make, window=256)
     assert "andrea prepare" in caught.value.hint
-    for path in [p for p in tmp_path.iterdir() if p.name not in {"lock", "tokens", "prepared", "words", "tokenizers"}]:
-        if path.is_dir():
-            (path / "word").unlink()
-            path.rmdir()
-        else:
-            path.unlink()
+    for path in [p for p in tmp_path.iterdir() if p.name not in {"lock", *PARTS}]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert do(tmp_path).sha256 == prepared.sha256
-    reopen(tmp_path, prepared.sha256, Common.make)
+    reopen(tmp_path, prepared.sha256, Common.make, window=256)
 
 
-DAMAGED = ["prepared/*.json", "tokens/*.train.btok", "words/*.txt", "tokenizers/*/word"]
+DAMAGED = [
+    "prepared/*.json",
+    "tokens/*.train.btok",
+    "words/*.txt",
+    "tokenizers/*/word",
+    "known/*/pairs.npy",
+]
 
 
 @pytest.mark.parametrize("part", DAMAGED)
@@ -617,21 +624,47 @@ def test_damage_is_noticed_and_mended(tmp_path, part, damage):
     last = data[:-2] + bytes([data[-2] ^ 1]) + data[-1:]
     path.write_bytes({"cut": data[: len(data) // 2], "flip": last, "no text": b"\xff\xfe"}[damage])
     with pytest.raises(AndreaError, match=r"damaged|cut short|not a token file") as caught:
-        reopen(tmp_path, prepared.sha256, Common.make)
+        reopen(tmp_path, prepared.sha256, Common.make, window=256)
     assert "andrea prepare" in caught.value.hint
     assert do(tmp_path).sha256 == prepared.sha256
     assert content(tmp_path) == before
-    reopen(tmp_path, prepared.sha256, Common.make)
+    reopen(tmp_path, prepared.sha256, Common.make, window=256)
 
 
-@pytest.mark.parametrize("part", ["words/*.txt.sha256", "tokenizers/*.sha256"])
+@pytest.mark.parametrize("fault", ["damaged", "gone", "without a seal", "of another length"])
+def test_measures_of_held_out_text_are_made_again(tmp_path, fault):
+    """When they are not whole, or of windows of another length, they are measured anew, and the same comes out."""
+    prepared, window = do(tmp_path), 256
+    before, measured = content(tmp_path), prepared.open_human()
+    if fault == "damaged":
+        prepared.human[0][1].write_bytes(b'{"windows": [[[0, 0]]]}')
+    elif fault == "of another length":
+        window = 5
+    else:
+        prepared.human[0][1].with_suffix(".json" if fault == "gone" else ".json.sha256").unlink()
+    again = reopen(tmp_path, prepared.sha256, Common.make, window=window).open_human()
+    assert (window == 5) == (len(again.held_out[0]) > len(measured.held_out[0]))
+    if window == 256:
+        assert all(map(np.array_equal, again.held_out, measured.held_out))
+        do(tmp_path)
+        assert content(tmp_path) == before
+
+
+def test_what_is_known_of_human_text_can_be_left_out(tmp_path):
+    """Who only reads token files needs nothing else to be whole."""
+    prepared = do(tmp_path)
+    shutil.rmtree(tmp_path / "known")
+    assert reopen(tmp_path, prepared.sha256, Common.make).human == ()
+
+
+@pytest.mark.parametrize("part", ["words/*.txt.sha256", "tokenizers/*.sha256", "known/*.sha256"])
 def test_a_part_without_its_seal_is_made_again(tmp_path, part):
     """What cannot be told to be whole is not trusted."""
     prepared = do(tmp_path)
     before = content(tmp_path)
     next(iter(tmp_path.glob(part))).unlink()
     with pytest.raises(AndreaError, match="is damaged"):
-        reopen(tmp_path, prepared.sha256, Common.make)
+        reopen(tmp_path, prepared.sha256, Common.make, window=256)
     do(tmp_path)
     assert content(tmp_path) == before
 

@@ -15,8 +15,10 @@ from andrea.checkpoint import Checkpoints, Snapshot
 from andrea.config import RunConfig, from_json, override
 from andrea.engine import Engine, EngineConfig
 from andrea.evaluate import held_out_sets
+from andrea.human import Human, measure_held_out
 from andrea.interrupts import Interrupts
 from andrea.journal import Journal
+from andrea.known import known_of
 from andrea.loop import Hooks, Loop
 from andrea.plugin import hookimpl
 from andrea.registry import choose, create, find, register
@@ -24,6 +26,7 @@ from andrea.rng import Draws
 from andrea.testing.engine import FakeEngine
 from andrea.tokens import TokenFile, TokenWriter
 from andrea.types import Evaluation, Sample, StepRecord, Tokenizer, TokenizerRequest
+from andrea.words import split_words
 
 SOURCES = ("prose", "verse", "letters", "notes")
 """Names of the made-up sources: a plugin whose options name sources can name these."""
@@ -251,10 +254,25 @@ def build_loop(
         tokenizer=tokenizer,
         held_out=held_out_sets(held_out, config.model.context, config.evaluation.rows),
         known_words=frozenset(_SYLLABLES),
+        human=_human(files, tokenizer, config.sampling.max_tokens),
         folder=folder,
         journal=Journal(folder, config.name, tuple(files), _length(snapshot)) if folder else None,
         checkpoints=Checkpoints(folder / "checkpoints", config.checkpoints) if folder else None,
         interrupts=interrupts or Interrupts(),
+    )
+
+
+def _human(files: Mapping[str, tuple[TokenFile, TokenFile]], tokenizer: Tokenizer, window: int) -> Human:
+    """Return what is known of the text of these files."""
+    texts = {
+        name: [tokenizer.decode(train.document(i)).decode() for i in range(train.documents)]
+        for name, (train, _) in files.items()
+    }
+    known = [known_of([split_words(text) for text in one]) for one in texts.values()]
+    held_out = [held_out for _, held_out in files.values()]
+    return Human(
+        tuple(known),
+        tuple(measure_held_out(file, tokenizer, one, window) for file, one in zip(held_out, known, strict=True)),
     )
 
 
