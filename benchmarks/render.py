@@ -57,7 +57,7 @@ def whole_runs(part: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "A look is a sample and an evaluation of all sources; checkpoints cost that share of a minute, at one a minute.",
+        "A look is a sample and an evaluation of all sources; checkpoints cost that share of a minute, one a minute.",
         f"`benchmarks/gpu_check.sh run` makes these (commit {part['commit'][:7]}).",
     ]
 
