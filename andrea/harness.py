@@ -138,7 +138,9 @@ def run_tasks(
     AndreaError
         When there is no such task, or its data cannot be had.
     """
-    manager = TaskManager(include_path=str(folder) if folder else None)
+    manager = TaskManager(include_path=str(folder) if folder else None, include_defaults=not folder)
+    if any(name not in manager.all_tasks for name in tasks):  # reading all of the harness's own takes a while
+        manager = TaskManager(include_path=str(folder) if folder else None)
     known = [*manager.all_tasks]
     if unknown := [name for name in tasks if name not in known]:
         raise AndreaError(

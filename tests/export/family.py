@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from andrea import TokenizerRequest
 from andrea.engine import EngineConfig
@@ -59,6 +60,7 @@ def flat(portable):
     )
 
 
+@threadpool_limits.wrap(limits=1)  # threads that wait for each other on a busy machine take ten times as long
 def our_logits(portable, ids):
     """Return the logits of the numpy engine's network for every position of a text, (T, V)."""
     w = tensors(flat(portable), portable.model, portable.tokenizer.size)

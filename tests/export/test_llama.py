@@ -36,7 +36,7 @@ class Server:
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
         parameters.n_ctx, parameters.n_parallel, parameters.n_gpu_layers = 256, 1, 0
-        parameters.cpuparams.n_threads, parameters.verbosity, parameters.warmup = 2, 0, False
+        parameters.cpuparams.n_threads, parameters.verbosity, parameters.warmup = 1, 0, False
         parameters.cache_type_k = parameters.cache_type_v = F32
         self._server = xllamacpp.Server(parameters)
 
@@ -68,7 +68,7 @@ class Llama:
         import llama_cpp
 
         self._model = llama_cpp.Llama(
-            str(path), n_ctx=256, n_threads=2, verbose=False, type_k=F32, type_v=F32, n_gpu_layers=0
+            str(path), n_ctx=256, n_threads=1, verbose=False, type_k=F32, type_v=F32, n_gpu_layers=0
         )
 
     def go_on(self, ids, count):

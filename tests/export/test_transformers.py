@@ -12,6 +12,8 @@ from tests.export.family import SHAPES, TEXTS, ids_of, make_portable, open_engin
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+torch.set_num_threads(1)  # two that wait for each other on a busy machine take ten times as long
+
 MODELS = [(name, tied) for name in SHAPES for tied in (True, False)]
 
 
@@ -39,7 +41,7 @@ def test_logits_are_ours(pair, theirs):
     texts = TEXTS[:50]
     assert len(texts) == 50
     for number, text in enumerate(texts):
-        count = portable.model.context if number == 7 and portable.model.d_model < 500 else 48
+        count = portable.model.context if number == 7 and portable.model.d_model < 500 else 40
         ids = ids_of(portable, text, count)
         assert len(ids) == count
         with torch.no_grad():
