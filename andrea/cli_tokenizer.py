@@ -22,6 +22,7 @@ DataFolder = Annotated[Path | None, typer.Option("--data", help="folder that {da
 Plugins = Annotated[list[str] | None, typer.Option("--plugin", metavar="NAME", help="use a plugin; repeatable")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
+LARGEST_SIZE = 1_000_000  # of a vocabulary
 EXAMPLES = (
     "The unhappiness of governments is internationally disagreeable.",
     "She walked, talked and was walking to the establishments.",
@@ -208,8 +209,10 @@ def _read_sizes(sizes: str) -> list[int]:
         numbers = [int(size) for size in sizes.split(",") if size.strip()]
     except ValueError:
         numbers = [0]
-    if any(number < 1 for number in numbers):
-        raise AndreaError(f"--sizes {sizes} is not a list of sizes", "for instance --sizes 512,1024,2048")
+    if any(not 1 <= number <= LARGEST_SIZE for number in numbers):
+        raise AndreaError(
+            f"--sizes {sizes} is not a list of sizes from 1 to {LARGEST_SIZE}", "for instance --sizes 512,1024,2048"
+        )
     return sorted(set(numbers))
 
 

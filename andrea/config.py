@@ -425,7 +425,10 @@ def _objects(values: Any) -> list[dict[str, Any]]:
 
 
 def _absolute(text: str, key: str) -> str:
-    path, here = Path(text).expanduser(), Path.cwd()
+    try:
+        path, here = Path(text).expanduser(), Path.cwd()
+    except RuntimeError:  # ~NAME of nobody: who reads it says so
+        return text
     # A pattern stays as it is in a folder whose own name looks like one.
     foreign = not text or "://" in text or (glob.has_magic(text) and glob.has_magic(str(here)))
     return text if foreign or (key != "path" and not path.is_dir()) else str(here / path)

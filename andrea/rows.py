@@ -110,7 +110,7 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
             f"{path} line {number} is not UTF-8: byte {error.start} of the line is 0x{line[error.start]:02x}",
             f"find out its encoding and convert it, for instance: iconv -f ISO-8859-1 -t UTF-8 {path}",
         ) from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError
         raise AndreaError(
             f"{path} line {number} is not JSON: {error}", 'every line is one JSON object, such as: {"text": "..."}'
         ) from error
@@ -145,7 +145,7 @@ def _items(path: Path, buffer: str, blocks: Iterator[str]) -> Iterator[Any]:
                 item, end = decode(buffer) if buffer and buffer[0] != "]" else (None, 0)
                 if buffer:
                     break
-            except json.JSONDecodeError as error:
+            except ValueError as error:
                 failed = error
             block = next(blocks, None)
             if block is None:

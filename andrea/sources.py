@@ -183,6 +183,14 @@ def reading(path: Path | str) -> Iterator[None]:
         raise AndreaError(f"cannot read {place}: {error.strerror or error}", hint) from error
 
 
+def expand(text: str) -> Path:
+    """Return a path, with ``~`` and ``~NAME`` replaced by the home that they stand for."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise AndreaError(f"there is no user whose home {text.partition('/')[0]} is", "give the path in full") from None
+
+
 def find_files(
     paths: str | Sequence[str], suffixes: Sequence[str] = (), without: Collection[str] = ()
 ) -> list[tuple[Path, str]]:
@@ -212,8 +220,10 @@ def find_files(
     for text in [paths] if isinstance(paths, str) else paths:
         if not text:
             raise AndreaError("a path is empty", 'for this folder say "."')
-        root = Path(text).expanduser()
+        root = expand(text)
         with reading(root):
+            if root.exists() and not (root.is_dir() or root.is_file()):
+                raise AndreaError(f"{root} is neither a file nor a folder", "text is read more than once: write a file")
             if root.is_dir():
                 files = _files_below(root, tuple(suffixes), without)
             elif root.exists():
@@ -391,12 +401,12 @@ def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
 
 
 def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
+    hint = "for instance utf-8, latin-1, cp1252"
     try:
+        "".encode(encoding)  # what is no encoding of text, such as hex, is found out here
         return codecs.getincrementaldecoder(encoding)()
     except LookupError as error:
-        raise AndreaError(
-            f"{path}: there is no encoding {encoding!r}", "for instance utf-8, latin-1, cp1252"
-        ) from error
+        raise AndreaError(f"{path}: there is no encoding of text {encoding!r}", hint) from error
 
 
 def _pending(decoder: codecs.IncrementalDecoder) -> int:

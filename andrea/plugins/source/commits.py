@@ -7,11 +7,10 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import IO
 
 from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
-from andrea.sources import Documents, read_options
+from andrea.sources import Documents, expand, read_options
 
 _COMMAND = ["log", "-z", "--topo-order", "--no-color", "--no-notes", "--no-show-signature", "--encoding=UTF-8"]
 
@@ -34,7 +33,7 @@ def open_source(spec: SourceSpec) -> Documents:
 
 
 def _read(options: Options) -> Iterator[Document]:
-    folder = Path(options.path).expanduser()
+    folder = expand(options.path)
     count = [] if options.limit is None else [f"--max-count={options.limit}"]
     command = ["git", "-C", str(folder), *_COMMAND, "--format=%H%n%B", *count]
     # Variables such as GIT_DIR would point git at another repository than the one that was asked for.

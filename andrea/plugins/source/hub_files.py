@@ -12,7 +12,7 @@ from attrs import frozen
 
 from andrea import AndreaError
 from andrea.rows import ROW_SUFFIXES
-from andrea.sources import find_files, import_extra
+from andrea.sources import expand, find_files, import_extra
 
 _SPLITS = {
     "train": ("train", "training"),
@@ -133,7 +133,7 @@ def _front_matter(path: Path) -> Mapping[str, Any]:
 
 def open_repository(source: str, name: str, revision: str | None) -> Repository:
     """Return the files of a folder, or of a dataset on the hub, all of one commit."""
-    folder = Path(name).expanduser()
+    folder = expand(name)
     if folder.is_dir():
         files = {relative: path for path, relative in find_files(str(folder))}
         return Repository(name, sorted(files), files.__getitem__)

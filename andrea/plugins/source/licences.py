@@ -44,7 +44,7 @@ def _files(distributions: list[str]) -> list[tuple[str, Path]]:
     for distribution in distributions:
         try:
             files = metadata.files(distribution) or []
-        except metadata.PackageNotFoundError:
+        except (metadata.PackageNotFoundError, ValueError):  # the latter of an empty name
             raise AndreaError(
                 f"no distribution {distribution!r} is installed here",
                 f"install it, or leave it out: pip install {distribution}",

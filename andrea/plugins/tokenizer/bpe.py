@@ -28,6 +28,7 @@ from andrea import AndreaError, TokenizerRequest, hookimpl, option, plugin
 
 FORMAT = {"format": "andrea-bpe", "version": 1}
 MODEL_FILE, CHECK_FILE = "tokenizer.json", "bpe.json"
+MOST_SEGMENTS = 1_000_000  # as of tokenizer.harris
 BEGIN_NAME = "<begin of document>"
 # A lone surrogate stands for one byte that is not UTF-8; the group makes re.split return these runs too.
 NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
@@ -55,10 +56,10 @@ class BytePairs:
         """
         if request.saved is not None:
             return load(request.saved)
-        if self.segments < 0 or self.sample_bytes < 1:
+        if not 0 <= self.segments <= MOST_SEGMENTS or self.sample_bytes < 1:
             raise AndreaError(
                 f"tokenizer.bpe cannot learn {self.segments} segments from {self.sample_bytes} bytes",
-                "set tokenizer.bpe.segments to 0 or more and tokenizer.bpe.sample_bytes to 1 or more",
+                f"set tokenizer.bpe.segments to 0 to {MOST_SEGMENTS} and tokenizer.bpe.sample_bytes to 1 or more",
             )
         return BytePairTokenizer(learn_merges(request.sample(self.sample_bytes), self.segments), self.segments)
 

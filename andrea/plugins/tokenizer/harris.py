@@ -27,6 +27,7 @@ from andrea.plugins.tokenizer.harris_pieces import split
 from andrea.plugins.tokenizer.harris_training import train_segments
 from andrea.plugins.tokenizer.harris_variety import RULES
 
+MOST_SEGMENTS = 1_000_000  # more than any vocabulary in use: what is beyond is a slip, not a wish
 DECODED = 1 << 13
 """Ids that are decoded at once: few enough for the processor's cache."""
 MANY = 1 << 16
@@ -72,14 +73,14 @@ class Harris:
                 f"tokenizer.harris has no rule {self.rule!r}; it has {', '.join(RULES)}",
                 "for instance --set tokenizer.harris.rule=entropy",
             )
-        for name, value, least in (
-            ("segments", self.segments, 0),
-            ("sample_bytes", self.sample_bytes, 1),
-            ("longest", self.longest, 2),
+        for name, value, least, most in (
+            ("segments", self.segments, 0, MOST_SEGMENTS),
+            ("sample_bytes", self.sample_bytes, 1, None),
+            ("longest", self.longest, 2, None),
         ):
-            if value < least:
+            if value < least or (most is not None and value > most):
                 raise AndreaError(
-                    f"tokenizer.harris.{name} is {value}, but must be {least} or more",
+                    f"tokenizer.harris.{name} is {value}, but must be {least} {f'to {most}' if most else 'or more'}",
                     f"leave it out for the default, or type --set tokenizer.harris.{name}=NUMBER",
                 )
 

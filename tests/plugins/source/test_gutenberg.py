@@ -68,5 +68,5 @@ def test_the_header_names_the_encoding(tmp_path):
     with pytest.raises(AndreaError, match=r"a\.txt is not UTF-8: byte 3 is 0xe9"):
         read(path=str(tmp_path))
     assert [d.text for d in read(path=str(tmp_path), encoding="latin-1")] == ["Café\n"]
-    with pytest.raises(AndreaError, match="there is no encoding 'latin-x'"):
+    with pytest.raises(AndreaError, match="there is no encoding of text 'latin-x'"):
         read(path=str(tmp_path), encoding="latin-x")
