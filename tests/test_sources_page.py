@@ -122,3 +122,13 @@ def test_links_within_the_page_lead_somewhere():
     headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", PAGE, flags=re.S), re.M)
     anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= anchors
+
+
+def test_the_whole_experiment_of_the_page_is_one():
+    """What a newcomer copies is taken as it stands."""
+    from andrea.config import from_json
+
+    block = re.search(r"\n```\n(\{\n \"name\": \"mine\".*?)```", PAGE, re.S)
+    assert block is not None
+    config = from_json(json.loads(block[1]), "the page")
+    assert [source.name for source in config.sources] == ["poems", "articles"]
