@@ -542,7 +542,7 @@ def test_a_model_is_measured(andrea, trained):
     """Bits per byte of every source, beside the bigram model when asked; a table or JSON."""
     value = json.loads(andrea("evaluate", trained, "--bigram", "--json", *CPU).out)
 
-    assert list(value) == ["step", "loss", "bits_per_byte", "bigram_bits_per_byte"]
+    assert list(value) == ["step", "loss", "perplexity", "bits_per_byte", "bigram_bits_per_byte"]
     assert all(list(value[key]) == ["one", "two"] for key in list(value)[1:])
     assert all(0 < bits < 9 for bits in value["bits_per_byte"].values())
     table = andrea("evaluate", trained, "--bigram", *CPU).out
