@@ -24,7 +24,7 @@ from andrea.tokens import split_words
 from andrea.trained import evaluate_run, open_model
 
 MARGIN = 0.15
-TEXTS, TOKENS = 48, 128
+TEXTS, TOKENS = 192, 128
 
 
 def main() -> int:
