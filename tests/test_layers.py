@@ -35,6 +35,7 @@ RULES = {
     "andrea.conversations": (*BASE, "andrea.rows"),
     "andrea.coherence": (*BASE, "andrea.words"),
     "andrea.split": BASE,
+    "andrea.byte_level": BASE,
     "andrea.words": BASE,
     "andrea.workers": BASE,
     "andrea.store": (*BASE, "andrea.sources", "andrea.filters", "andrea.split"),
@@ -73,6 +74,7 @@ RULES = {
         "andrea.rows",
         "andrea.conversations",
         "andrea.coherence",
+        "andrea.byte_level",
         "andrea.plugins.*",
     ),  # and see below: only their own modules
 }

@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,11 @@ import numpy.typing as npt
 import tokenizers
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, option, plugin
+from andrea.byte_level import BEGIN_NAME, CHARACTERS, VALUES, known_ids, utf8_runs
 
 FORMAT = {"format": "andrea-bpe", "version": 1}
 MODEL_FILE, CHECK_FILE = "tokenizer.json", "bpe.json"
 MOST_SEGMENTS = 1_000_000  # as of tokenizer.harris
-BEGIN_NAME = "<begin of document>"
-# A lone surrogate stands for one byte that is not UTF-8; the group makes re.split return these runs too.
-NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
 # What is white space beyond ASCII is the library's to say, so only a space before a visible ASCII character counts.
 split_words = re.compile(" (?=[!-~])").split
 
@@ -107,14 +105,7 @@ class BytePairTokenizer:
         AndreaError
             When an id is not in [0, size).
         """
-        values = np.asarray(ids, dtype=np.int64).ravel()
-        foreign = values[(values < 0) | (values >= self.size)]
-        if foreign.size:
-            raise AndreaError(
-                f"there is no id {foreign[0]}: this tokenizer has the ids 0 to {self.size - 1}",
-                "these ids were made by another tokenizer; load the one that was saved with them",
-            )
-        return b"".join(self._pieces[values].tolist())
+        return b"".join(self._pieces[known_ids(ids, self.size)].tolist())
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json`, as the library reads it, and `bpe.json` with its checksum."""
@@ -151,15 +142,6 @@ class Words(dict[str, bytes]):
         return found
 
 
-def utf8_runs(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield (text, b"") for every stretch of UTF-8 and ("", bytes) for every stretch between, in order."""
-    for index, run in enumerate(NOT_UTF8.split(data.decode("utf-8", "surrogateescape"))):
-        if index % 2:
-            yield "", run.encode("utf-8", "surrogateescape")
-        elif run:
-            yield run, b""
-
-
 # -- training --------------------------------------------------------------------------------------------------------
 
 
@@ -173,7 +155,7 @@ def learn_merges(documents: Iterable[bytes], segments: int) -> Merges:
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=256 + segments,
         min_frequency=2,
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=list(CHARACTERS),
         show_progress=False,
     )
     library.train_from_iterator((text for data in documents for text, raw in utf8_runs(data) if text), trainer)
@@ -182,7 +164,7 @@ def learn_merges(documents: Iterable[bytes], segments: int) -> Merges:
 
 def number_tokens(merges: Merges, size: int) -> dict[str, int]:
     """Return the library's vocabulary with our ids: bytes, begin of document, segments, ids never used."""
-    tokens = [byte_character(value) for value in range(256)] + [BEGIN_NAME] + [left + right for left, right in merges]
+    tokens = [*CHARACTERS, BEGIN_NAME, *(left + right for left, right in merges)]
     tokens += [f"<unused {number}>" for number in range(len(tokens), size)]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) != size:
@@ -198,24 +180,9 @@ def build_library(vocabulary: dict[str, int], merges: Merges) -> Any:
     return library
 
 
-def byte_character(value: int) -> str:
-    """Return the character that stands for a byte: itself if it is printable Latin-1, else one after U+0100."""
-    return _ALPHABET[value]
-
-
 def token_bytes(token: str) -> bytes:
     """Return the bytes of a token; names of ids that text cannot reach have none."""
-    return b"" if " " in token else bytes(_VALUES[character] for character in token)
-
-
-def _byte_alphabet() -> list[str]:
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [value for value in range(256) if value not in printable]
-    return [chr(value) if value in printable else chr(0x100 + others.index(value)) for value in range(256)]
-
-
-_ALPHABET = _byte_alphabet()
-_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
+    return b"" if " " in token else bytes(VALUES[character] for character in token)
 
 
 # -- loading ---------------------------------------------------------------------------------------------------------

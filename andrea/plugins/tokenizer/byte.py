@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, plugin
+from andrea.byte_level import BEGIN_NAME, CHARACTERS, known_ids
 
 FILE, LIBRARY_FILE, CONFIG_FILE = "byte_tokenizer.json", "tokenizer.json", "tokenizer_config.json"
-BEGIN_NAME = "<begin of document>"  # has a space in it, which no text can reach: the library writes it otherwise
 CONTENT = {"format": "andrea-byte", "version": 1, "size": 257, "bos": 256}
 
 
@@ -48,13 +48,7 @@ class ByteTokenizer:
         AndreaError
             When an id is not in [0, 257).
         """
-        values = np.asarray(ids, dtype=np.int64).ravel()
-        foreign = values[(values < 0) | (values >= self.size)]
-        if foreign.size:
-            raise AndreaError(
-                f"there is no id {foreign[0]}: this tokenizer has the ids 0 to {self.size - 1}",
-                "these ids were made by another tokenizer; load the one that was saved with them",
-            )
+        values = known_ids(ids, self.size)
         return bytes(values[values != self.bos].astype(np.uint8))
 
     def save(self, folder: Path) -> None:
@@ -69,11 +63,7 @@ def build_library() -> Any:
     # The library is slow to import and needed for nothing else.
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())  # printable Latin-1 stands for itself, the others follow
-    own = {ord(character) for character in characters if ord(character) < 256}
-    others = iter(characters[len(own) :])
-    names = [chr(value) if value in own else next(others) for value in range(256)]
-    library = Tokenizer(models.BPE({name: number for number, name in enumerate([*names, BEGIN_NAME])}, []))
+    library = Tokenizer(models.BPE({name: number for number, name in enumerate([*CHARACTERS, BEGIN_NAME])}, []))
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     library.decoder = decoders.Sequence([decoders.Replace(Regex("<.* .*>"), ""), decoders.ByteLevel()])
     return library

@@ -18,10 +18,9 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from andrea.byte_level import BEGIN_NAME, CHARACTERS, write_bytes
 from andrea.plugins.tokenizer.harris_pieces import PIECE
 
-# Names with a space in them are names that no text can reach: no byte is written as a space.
-BEGIN_NAME = "<begin of document>"
 LIBRARY_FILE, CONFIG_FILE = "tokenizer.json", "tokenizer_config.json"
 CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
@@ -43,7 +42,7 @@ def write_library_files(folder: Path, segments: Sequence[bytes], size: int) -> N
 
 def build_library(segments: Sequence[bytes], size: int) -> Any:
     """Return the library's tokenizer that has our ids."""
-    names = [*ALPHABET, BEGIN_NAME, *map(write_bytes, segments)]
+    names = [*CHARACTERS, BEGIN_NAME, *map(write_bytes, segments)]
     names += [f"<unused {number}>" for number in range(len(names), size)]
     library = Tokenizer(models.Unigram([(name, -1.0) for name in names]))
     library.pre_tokenizer = pre_tokenizers.Sequence(
@@ -56,22 +55,6 @@ def build_library(segments: Sequence[bytes], size: int) -> Any:
     return library
 
 
-def write_bytes(data: bytes) -> str:
-    """Return the characters that stand for some bytes."""
-    return "".join(map(ALPHABET.__getitem__, data))
-
-
-def _byte_alphabet() -> list[str]:
-    """Return the character of every byte: printable Latin-1 stands for itself, the others are counted up."""
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    own = {ord(character) for character in characters if ord(character) < 256}
-    others = iter(characters[len(own) :])
-    return [chr(value) if value in own else next(others) for value in range(256)]
-
-
-ALPHABET = _byte_alphabet()
-
-
 def for_characters(rule: bytes) -> str:
     """Return a rule about bytes as one about the characters that stand for them."""
     return _ONE_BYTE.sub(lambda found: _any_of(found[0]), rule).decode()
@@ -80,5 +63,5 @@ def for_characters(rule: bytes) -> str:
 def _any_of(single: bytes) -> bytes:
     """Return a class of the characters whose bytes match."""
     match = re.compile(single).fullmatch
-    codes = [ord(ALPHABET[value]) for value in range(256) if match(bytes([value]))]
+    codes = [ord(CHARACTERS[value]) for value in range(256) if match(bytes([value]))]
     return b"[%b]" % b"".join(b"\\x{%x}" % code for code in codes)

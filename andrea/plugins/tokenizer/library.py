@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ import numpy.typing as npt
 import tokenizers
 
 from andrea import AndreaError, TokenizerRequest, hookimpl, option, plugin
+from andrea.byte_level import CHARACTERS, VALUES, known_ids, utf8_runs
 
 FORMAT = {"format": "andrea-library", "version": 1}
 LIBRARY_FILE, CONFIG_FILE, CHECK_FILE = "tokenizer.json", "tokenizer_config.json", "library.json"
-# A lone surrogate stands for one byte that is not UTF-8; the group makes re.split return these runs too.
-NOT_UTF8 = re.compile("([\udc80-\udcff]+)")
 # Spaces of all kinds, accents on their own, letters of any script, symbols, and what normalising would change.
 TRIAL = (
     "a  b\n\n\tc' 1234567 \u00e9e\u0301 \u212b \ufb01 \u4f60\u597d \u0430\u0431 \u2014 \U0001f600\x00 Aa \u200b\r\n "
@@ -96,11 +94,11 @@ class LibraryTokenizer:
     def encode(self, data: bytes) -> npt.NDArray[np.int32]:
         """Return the ids of any bytes, int32 (n,)."""
         parts: list[npt.NDArray[np.int32]] = []
-        for index, run in enumerate(NOT_UTF8.split(data.decode("utf-8", "surrogateescape"))):
-            if index % 2:
-                parts.append(self._bytes[np.frombuffer(run.encode("utf-8", "surrogateescape"), dtype=np.uint8)])
-            elif run:
-                parts.append(np.array(self._library.encode(run, add_special_tokens=False).ids, dtype=np.int32))
+        for text, raw in utf8_runs(data):
+            if raw:
+                parts.append(self._bytes[np.frombuffer(raw, dtype=np.uint8)])
+            else:
+                parts.append(np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.int32))
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
     def decode(self, ids: npt.ArrayLike) -> bytes:
@@ -111,14 +109,7 @@ class LibraryTokenizer:
         AndreaError
             When an id is not in [0, size).
         """
-        values = np.asarray(ids, dtype=np.int64).ravel()
-        foreign = values[(values < 0) | (values >= self.size)]
-        if foreign.size:
-            raise AndreaError(
-                f"there is no id {foreign[0]}: this tokenizer has the ids 0 to {self.size - 1}",
-                "these ids were made by another tokenizer; load the one that was saved with them",
-            )
-        return b"".join(self._pieces[values].tolist())
+        return b"".join(self._pieces[known_ids(ids, self.size)].tolist())
 
     def save(self, folder: Path) -> None:
         """Write ``tokenizer.json``, and ``library.json`` with what begins a document and its checksum."""
@@ -169,22 +160,13 @@ def without_specials(content: Any, where: str) -> tuple[dict[str, Any], list[str
 
 def token_bytes(vocabulary: dict[str, int], specials: set[str], where: str) -> tuple[Any, npt.NDArray[np.int32]]:
     """Return the bytes of every id, and the id of every byte."""
-    values = {character: value for value, character in enumerate(byte_alphabet())}
-    if missing := [character for character in values if character not in vocabulary]:
+    if missing := [character for character in CHARACTERS if character not in vocabulary]:
         raise loses_text(where, f"{len(missing)} of the 256 bytes have no token")
     pieces = np.full(max(vocabulary.values()) + 1, b"", dtype=object)
     for token, number in vocabulary.items():
-        if token not in specials and all(character in values for character in token):
-            pieces[number] = bytes(values[character] for character in token)
-    return pieces, np.array([vocabulary[character] for character in values], dtype=np.int32)
-
-
-def byte_alphabet() -> list[str]:
-    """Return the character of every byte: printable Latin-1 stands for itself, the others are counted up."""
-    characters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    own = {ord(character) for character in characters if ord(character) < 256}
-    others = iter(characters[len(own) :])
-    return [chr(value) if value in own else next(others) for value in range(256)]
+        if token not in specials and all(character in VALUES for character in token):
+            pieces[number] = bytes(VALUES[character] for character in token)
+    return pieces, np.array([vocabulary[character] for character in CHARACTERS], dtype=np.int32)
 
 
 def find_begin(folder: Path, content: dict[str, Any], specials: Sequence[str]) -> int:

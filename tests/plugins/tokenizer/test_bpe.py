@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from andrea import AndreaError, Tokenizer, TokenizerRequest
-from andrea.plugins.tokenizer.bpe import BytePairs, Words, byte_character, utf8_runs
+from andrea.plugins.tokenizer.bpe import BytePairs, Words
 
 TEXT = "\n".join(
     f"the {adjective} {noun}s were {verb}ing and {verb}ed in the {noun}"
@@ -104,12 +104,6 @@ def test_the_plan_of_the_ids():
     assert len(ids) < len(TEXT) / 2
 
 
-def test_the_alphabet_is_the_library_s():
-    """The characters that stand for bytes are exactly those of the library."""
-    assert {byte_character(value) for value in range(256)} == set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    assert TOKENIZER.encode(bytes(range(128))).max() < 317
-
-
 def test_too_little_text_leaves_ids_unused():
     """A sample that cannot supply the segments leaves ids that decode to nothing; the size stays as asked."""
     tokenizer = train(segments=5000)
@@ -185,12 +179,6 @@ def test_foreign_ids_are_refused(wrong):
     """Ids outside the vocabulary are the user's error."""
     with pytest.raises(AndreaError, match="0 to 316"):
         TOKENIZER.decode(wrong)
-
-
-@given(st.binary())
-def test_runs_join_to_the_data(data):
-    """Stretches of UTF-8 and of other bytes are the data, cut."""
-    assert b"".join(raw or text.encode() for text, raw in utf8_runs(data)) == data
 
 
 @pytest.mark.parametrize("unit", [b"a", b"\xff", b"house "])
