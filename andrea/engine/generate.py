@@ -62,17 +62,27 @@ class Decoder:
         self._graph: Graph | None = None
         self._reading: Graph | None = None
 
-    def prepare(self, graph: bool) -> None:
-        """Launch everything once, on no rows, and record a prompt's forward and one position as graphs if wanted."""
+    def prepare(self) -> None:
+        """Launch everything once, on no rows, so that code is loaded and products are prepared."""
         self._state.view("decode_positions")[...] = -1
         self._state.copy_in(self._machine.stream)
         self._read_prompt(0, [0])
         one_position(self._machine)
         self._wait()
-        if graph:
-            m = self._machine
-            self._reading = Graph(m.stream, lambda: forward(m, m.at("ids"), 1))
-            self._graph = Graph(m.stream, lambda: one_position(m))
+
+    def record(self) -> None:
+        """Record a prompt's forward and one position as graphs, in the place of those before."""
+        self.close_graphs()
+        m = self._machine
+        self._reading = Graph(m.stream, lambda: forward(m, m.at("ids"), 1))
+        self._graph = Graph(m.stream, lambda: one_position(m))
+
+    def close_graphs(self) -> None:
+        """Give the graphs back; what follows is launched one by one."""
+        for graph in (self._reading, self._graph):
+            if graph is not None:
+                graph.close()
+        self._reading = self._graph = None
 
     def generate(
         self, prompts: Sequence[npt.ArrayLike], options: GenerateOptions, watch: Watch | None = None
@@ -149,10 +159,8 @@ class Decoder:
         check(driver().cuStreamSynchronize(self._machine.stream), "cuStreamSynchronize")
 
     def close(self) -> None:
-        """Give graph and mirrors back."""
-        for graph in (self._reading, self._graph):
-            if graph is not None:
-                graph.close()
+        """Give graphs and mirrors back."""
+        self.close_graphs()
         self._state.close()
         self._tokens.close()
 

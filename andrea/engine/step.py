@@ -169,17 +169,15 @@ class CudaEngine:
         return Timing(self._elapsed(start, end), self._elapsed(end, now), self._host_ms)
 
     def _take(self, inputs: Tokens, targets: Tokens, rate: float) -> None:
-        """Send a step's inputs to the card, and check the ids on the way: no kernel runs on wrong ones."""
-        shape = (self.config.rows, self.config.model.context)
-        for mirror, given in ((self._ids, inputs), (self._targets, targets)):
-            if given.shape != shape:
-                raise ValueError(f"a step takes {shape} ids, not {given.shape}")
-            mirror[...] = given
-        self._rate[0] = rate
+        """Send a step's inputs to the card, after the ids were checked where they lie: the mirror is only written."""
+        shape, vocabulary = (self.config.rows, self.config.model.context), self.config.vocabulary
+        for name, given in (("ids", inputs), ("targets", targets)):
+            if given.shape != shape or given.dtype != np.int32:
+                raise ValueError(f"a step takes int32 {shape} ids, not {given.dtype} {given.shape}")
+            if int(given.view(np.uint32).max()) >= vocabulary:  # negative ids are huge without a sign: one pass
+                raise ValueError(f"{name} outside [0, {vocabulary})")
+        self._ids[...], self._targets[...], self._rate[0] = inputs, targets, rate
         self._inputs.copy_in(self._machine.stream)
-        for name, mirror in (("ids", self._ids), ("targets", self._targets)):
-            if int(mirror.view(np.uint32).max()) >= self.config.vocabulary:  # negative ids are huge without a sign
-                raise ValueError(f"{name} outside [0, {self.config.vocabulary})")
 
     def _record(self) -> None:
         """Launch a step up to what the host wants to know of it: all micro-batches, norm and clipping factor."""
@@ -210,18 +208,20 @@ class CudaEngine:
         self._record()
         self._apply()
         self._evaluate_batch()
-        self._decoder.prepare(graph)
+        self._decoder.prepare()
         self._wait()
         if graph:
             self._record_graphs()
 
     def _record_graphs(self) -> None:
         self._close_graphs()
+        self._decoder.record()
         self._graph = Graph(self._machine.stream, self._record)
         self._update = Graph(self._machine.stream, self._apply)
         self._evaluation = Graph(self._machine.stream, self._evaluate_batch)
 
     def _close_graphs(self) -> None:
+        self._decoder.close_graphs()
         for graph in (self._graph, self._update, self._evaluation):
             if graph is not None:
                 graph.close()
@@ -238,7 +238,7 @@ class CudaEngine:
             return {}
         table = gemms.tune(self._time)
         if self._graph is not None:
-            self._record_graphs()
+            self._record_graphs()  # a graph holds the algorithms it was recorded with
         return table
 
     def time_kernels(self) -> list[LaunchGroup]:

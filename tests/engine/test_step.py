@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import types
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -353,6 +354,7 @@ class HostGemms:
     """Products by numpy, at addresses."""
 
     name, version, workspace = "numpy", "0", 0
+    algorithm = ""
 
     def __init__(self):
         self.used = {}
@@ -563,6 +565,51 @@ def test_timing_is_of_two_steps(opened):
     assert timing.host_ms > 0
 
 
+class HostGraph:
+    """A graph that knows the algorithm it was recorded with, and whether it was given back."""
+
+    made: ClassVar[list[HostGraph]] = []
+
+    def __init__(self, _stream, record):
+        self.record, self.algorithm, self.closed = record, HostGemms.algorithm, False
+        self.made.append(self)
+
+    def launch(self):
+        assert not self.closed
+        self.record()
+
+    def close(self):
+        assert not self.closed
+        self.closed = True
+
+
+def test_tuning_records_every_graph_anew(opened, monkeypatch):
+    """After tuning no graph holds an old algorithm: step, update, evaluation, prompt and position."""
+    from andrea.engine import generate, step
+
+    def tune(self, _time):
+        monkeypatch.setattr(HostGemms, "algorithm", "fast")
+        return {"card": {}}
+
+    monkeypatch.setattr(HostGemms, "algorithm", "first")
+    monkeypatch.setattr(HostGemms, "tune", tune, raising=False)
+    monkeypatch.setattr(HostGraph, "made", [])
+    monkeypatch.setattr(step, "CublasLt", HostGemms)
+    for module in (generate, step):
+        monkeypatch.setattr(module, "Graph", HostGraph)
+    engine, plain = opened(SMALL, graph=True), opened(SMALL)
+    assert engine.tune() == {"card": {}}
+    assert [graph.algorithm for graph in HostGraph.made if graph.closed] == ["first"] * 5
+    assert [graph.algorithm for graph in HostGraph.made if not graph.closed] == ["fast"] * 5
+    batch = random_batch(SMALL)
+    assert engine.train_step(0, *batch).row_losses.tobytes() == plain.train_step(0, *batch).row_losses.tobytes()
+    options = GenerateOptions(9, seed=3)
+    assert engine.generate([[1, 2]], options)[0].tolist() == plain.generate([[1, 2]], options)[0].tolist()
+    assert engine.evaluate(*batch).tobytes() == plain.evaluate(*batch).tobytes()
+    engine.close()
+    assert all(graph.closed for graph in HostGraph.made)
+
+
 @pytest.mark.parametrize("shape", ["small", "accumulation"])
 def test_launches_are_timed_by_kind(opened, shape):
     """Each launch of a step is in one group, with the operations and bytes that follow from the shape."""
@@ -608,13 +655,16 @@ def test_wrong_tokens_are_refused(opened):
     inputs, targets = random_batch(SMALL)
     with pytest.raises(ValueError, match="a step takes"):
         engine.train_step(0, inputs[:2], targets[:2])
+    engine.driver.calls.clear()
     for wrong in (-1, 140):
         bad = inputs.copy()
         bad[0, 3] = wrong
-        engine.driver.calls.clear()
-        with pytest.raises(ValueError, match="outside"):
-            engine.train_step(0, bad, targets)
-        assert engine.driver.calls == ["inputs"]
+        for given in ((bad, targets), (inputs, bad)):
+            with pytest.raises(ValueError, match="outside"):
+                engine.train_step(0, *given)
+    with pytest.raises(ValueError, match="a step takes int32"):
+        engine.train_step(0, inputs.astype(np.int64), targets)
+    assert engine.driver.calls == []
     plain = opened(SMALL)
     ours, theirs = engine.train_step(0, inputs, targets), plain.train_step(0, inputs, targets)
     assert ours.row_losses.tobytes() == theirs.row_losses.tobytes()
