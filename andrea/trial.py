@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,28 @@ def jobs_of(trial: Trial, where: str, folder: Path) -> list[Job]:
     return jobs
 
 
+def part_of(jobs: Sequence[Job], arms: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+    """Return the runs of some arms and seeds, all where none is named, with the runs that these wait for.
+
+    Raises
+    ------
+    AndreaError
+        When the trial has no such arm or seed.
+    """
+    known, all_seeds = list(dict.fromkeys(job.arm for job in jobs)), list(dict.fromkeys(job.seed for job in jobs))
+    for arm in arms:
+        if arm not in known:
+            raise AndreaError(f"there is no arm {arm!r}", did_you_mean(arm, known) or _arms(known))
+    for seed in seeds:
+        if seed not in all_seeds:
+            raise AndreaError(f"the trial has no seed {seed}", f"its seeds are {', '.join(map(str, all_seeds))}")
+    wanted = {job.name for job in jobs if job.arm in (arms or known) and job.seed in (seeds or all_seeds)}
+    for job in reversed(jobs):  # each stands behind those that it waits for
+        if job.name in wanted:
+            wanted |= set(job.waits_for)
+    return [job for job in jobs if job.name in wanted]
+
+
 def write_trial(folder: Path, trial_file: Path, jobs: Sequence[Job]) -> None:
     """Keep what is asked for in the folder of the trial: the file as it is, and every run's experiment."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -296,7 +318,7 @@ def _waited_for(arm: Arm) -> set[str]:
     return {name for text in texts(arm.plugins) for name in RUN_OF.findall(text)}
 
 
-def _arms(arms: Mapping[str, Arm]) -> str:
+def _arms(arms: Iterable[str]) -> str:
     return f"the arms are: {', '.join(arms)}"
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from andrea import trial_queue
 from andrea.errors import AndreaError
-from andrea.trial import ended, jobs_of, read_trial
+from andrea.trial import ended, jobs_of, part_of, read_trial
 from andrea.trial_plot import project
 from andrea.trial_report import arm_rows, source_rows
 from andrea.trial_results import Result, by_arm, count_worse, summarise, tokens_to_reach
@@ -109,6 +109,25 @@ def test_the_data_folder_and_other_runs_stand_in_braces(read_jobs, shared_folder
     assert jobs[3].experiment["plugins"]["bandit.replay"] == {"path": str(tmp_path / "out" / "runs" / "uniform.1")}
     assert jobs[3].waits_for == ("uniform.1",)
     assert jobs[0].experiment["sources"][0]["options"]["path"] == str(shared_folder / "one.jsonl")
+
+
+def test_a_part_of_a_trial_has_what_it_waits_for(read_jobs):
+    """Arms and seeds that are named, all where none is, in the order of the trial."""
+    arms = {
+        "uniform": {},
+        "again": {"plugins": {"bandit.replay": {"path": "{run:first}"}}},
+        "first": {},
+        "third": {"plugins": {"bandit.replay": {"path": "{run:again}"}}},
+    }
+    jobs = read_jobs(arms=arms)
+    assert part_of(jobs, [], []) == jobs
+    assert [job.name for job in part_of(jobs, ["uniform"], [])] == ["uniform.0", "uniform.1"]
+    assert [job.name for job in part_of(jobs, ["third"], [1])] == ["first.1", "again.1", "third.1"]
+    with pytest.raises(AndreaError, match="no arm 'unifrom'") as refusal:
+        part_of(jobs, ["unifrom"], [])
+    assert "uniform" in refusal.value.hint
+    with pytest.raises(AndreaError, match="no seed 2"):
+        part_of(jobs, [], [2])
 
 
 @pytest.mark.parametrize(
