@@ -10,10 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea.cli_answers import ending_as_asked, print_fields, print_json, print_table
 from andrea.cli_audit import audit
 from andrea.cli_benchmark import benchmark
 from andrea.cli_evaluate import evaluate
 from andrea.cli_export import export, import_
+from andrea.cli_options import (
+    AsJson,
+    DataFolder,
+    DeviceName,
+    Experiment,
+    NewRun,
+    Plugins,
+    RunFolder,
+    RunSeed,
+    Settings,
+    Steps,
+    Trace,
+    Without,
+)
 from andrea.cli_sample import chat, sample
 from andrea.cli_serve import serve
 from andrea.cli_tokenizer import tokenizer
@@ -33,19 +48,6 @@ app = typer.Typer(
 app.add_typer(audit, name="audit")
 app.add_typer(tokenizer, name="tokenizer")
 
-Experiment = Annotated[str | None, typer.Argument(help="JSON file or bundled experiment; quickstart when left out")]
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", metavar="NAME", help="use a plugin; repeatable")]
-Without = Annotated[list[str] | None, typer.Option("--without", metavar="NAME", help="leave a plugin out; repeatable")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="set a key; repeatable")]
-Steps = Annotated[int | None, typer.Option(help="stop after this many steps in all")]
-Seed = Annotated[int | None, typer.Option(help="seed of the run")]
-DeviceName = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")]
-DataFolder = Annotated[Path | None, typer.Option("--data", help="folder that {data} stands for in the experiment")]
-Trace = Annotated[bool, typer.Option("--trace-hooks", help="print the time of every plugin at the end")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-RunFolder = Annotated[Path | None, typer.Argument(help="folder of a run; the newest in runs/ when left out")]
-CheckpointName = Annotated[Path | None, typer.Option("--checkpoint", help="one of its checkpoints; the newest else")]
-
 
 def main() -> None:
     """Run the command line; the user's errors end with exit code 2 and no traceback."""
@@ -59,12 +61,6 @@ def main() -> None:
         if error.hint:
             print("\n".join(f"  {line}" for line in error.hint.splitlines()), file=sys.stderr)
         sys.exit(2)
-
-
-def _print_json(value: Any) -> None:
-    from andrea.journal import plain
-
-    print(json.dumps(plain(value), indent=1, allow_nan=False))
 
 
 def _version(wanted: bool) -> None:
@@ -92,9 +88,9 @@ def run(
     without: Without = None,
     set_: Settings = None,
     steps: Steps = None,
-    seed: Seed = None,
+    seed: RunSeed = None,
     device: DeviceName = "auto",
-    out: Annotated[Path | None, typer.Option(help="folder of the run; runs/NAME-NNN when left out")] = None,
+    out: NewRun = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out, or the newest")] = False,
     from_: Annotated[Path | None, typer.Option("--from", metavar="CHECKPOINT", help="fork it into --out")] = None,
     allow_drift: Annotated[
@@ -162,19 +158,14 @@ def _train(request: Any) -> None:
     from andrea.assembly import open_run, plan, print_line
     from andrea.interrupts import Interrupts, exit_code
     from andrea.progress import Preparing
-    from andrea.tokens import StoppedError
 
     planned = plan(request, print_line)
     if planned.done and planned.snapshot:
         print_line(f"{planned.folder} is already at step {planned.snapshot.step}; --steps is the total")
         return
     with Interrupts() as interrupts:
-        try:
-            with Preparing() as preparing:
-                loop = open_run(planned, print_line, preparing, interrupts)
-        except StoppedError as stopped:
-            print_line(f"{stopped.message}; {stopped.hint}")
-            raise typer.Exit(exit_code(interrupts.stopped_by)) from None
+        with ending_as_asked(interrupts), Preparing() as preparing:
+            loop = open_run(planned, print_line, preparing, interrupts)
         outcome = loop.run()
         loop.engine.close()
     _print_next(loop, outcome.step, planned.steps)
@@ -202,13 +193,12 @@ def _print_next(loop: Loop, step: int, steps: int | None) -> None:
 
 
 def _print_timings(loop: Loop) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("plugin", "hook", "calls", "ms in all", "us a call", box=None)
-    for (plugin, hook), (calls, seconds) in sorted(loop.hooks.timings.items(), key=lambda item: -item[1][1]):
-        table.add_row(plugin, hook, f"{calls:.0f}", f"{seconds * 1e3:.1f}", f"{seconds / calls * 1e6:.1f}")
-    Console(stderr=True).print(table)
+    slowest_first = sorted(loop.hooks.timings.items(), key=lambda item: -item[1][1])
+    rows = [
+        (plugin, hook, f"{calls:.0f}", f"{seconds * 1e3:.1f}", f"{seconds / calls * 1e6:.1f}")
+        for (plugin, hook), (calls, seconds) in slowest_first
+    ]
+    print_table(("plugin", "hook", "calls", "ms in all", "us a call"), rows, to_error=True)
 
 
 @app.command()
@@ -222,63 +212,52 @@ def prepare(
     json_: AsJson = False,
 ) -> None:
     """Take the sources of an experiment to token files, ahead of a run."""
-    from andrea.assembly import Request, plan, prepare_data, print_line, survey_data
-    from andrea.interrupts import Interrupts, exit_code
+    from andrea.assembly import Request, plan, prepare_data, survey_data
+    from andrea.interrupts import Interrupts
     from andrea.loop import Hooks
     from andrea.progress import Preparing
     from andrea.registry import create, register
-    from andrea.tokens import StoppedError
 
     request = Request(
         experiment=experiment, plugins=plugin or (), without=without or (), settings=set_ or (), data=data
     )
     planned = plan(request, lambda line: None)
     hooks = Hooks(register(create(planned.chosen)))
-    with Interrupts() as interrupts, Preparing() as preparing:
-        try:
-            if dry_run:
-                _print_survey(survey_data(planned.config, planned.chosen, hooks, preparing, interrupts), json_)
-                return
-            prepared = prepare_data(planned.config, planned.chosen, hooks, preparing, interrupts)
-        except StoppedError as stopped:
-            print_line(f"{stopped.message}; {stopped.hint}")
-            raise typer.Exit(exit_code(interrupts.stopped_by)) from None
+    with Interrupts() as interrupts, ending_as_asked(interrupts), Preparing() as preparing:
+        if dry_run:
+            _print_survey(survey_data(planned.config, planned.chosen, hooks, preparing, interrupts), json_)
+            return
+        prepared = prepare_data(planned.config, planned.chosen, hooks, preparing, interrupts)
     manifests = [dict(source.manifest) for source in prepared.sources]
     if json_:
-        _print_json({"sha256": prepared.sha256, "sources": manifests})
+        print_json({"sha256": prepared.sha256, "sources": manifests})
         return
-    from rich.console import Console
-    from rich.table import Table
+    headings = ("source", "documents", "held out", "tokens", "bytes a token", "dropped")
+    print_table(headings, map(_prepared_row, manifests))
 
-    table = Table("source", "documents", "held out", "tokens", "bytes a token", "dropped", box=None)
-    for manifest in manifests:
-        train, held_out = manifest["train"], manifest["held_out"]
-        dropped = ", ".join(f"{reason} {count}" for reason, count in manifest.get("dropped", {}).items()) or "none"
-        ratio = train["bytes"] / max(1, train["tokens"] - train["documents"])
-        table.add_row(
-            manifest["source"],
-            f"{train['documents']:,}",
-            f"{held_out['documents']:,}",
-            f"{train['tokens']:,}",
-            f"{ratio:.2f}",
-            dropped,
-        )
-    Console().print(table)
+
+def _prepared_row(manifest: dict[str, Any]) -> tuple[str, ...]:
+    train, held_out = manifest["train"], manifest["held_out"]
+    dropped = ", ".join(f"{reason} {count}" for reason, count in manifest.get("dropped", {}).items()) or "none"
+    counts = (f"{train['documents']:,}", f"{held_out['documents']:,}", f"{train['tokens']:,}")
+    return (
+        manifest["source"],
+        *counts,
+        f"{train['bytes'] / max(1, train['tokens'] - train['documents']):.2f}",
+        dropped,
+    )
 
 
 def _print_survey(reports: dict[str, Any], json_: bool) -> None:
     if json_:
-        _print_json({"sources": [{"source": name, **report.to_json()} for name, report in reports.items()]})
+        print_json({"sources": [{"source": name, **report.to_json()} for name, report in reports.items()]})
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("source", "kept", "bytes", "dropped", "why", box=None)
+    rows = []
     for name, report in reports.items():
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.to_json()["dropped"].items())
         dropped = sum(report.dropped.values())
-        table.add_row(name, f"{report.kept:,}", f"{report.bytes:,}", f"{dropped:,}", reasons)
-    Console().print(table)
+        rows.append((name, f"{report.kept:,}", f"{report.bytes:,}", f"{dropped:,}", reasons))
+    print_table(("source", "kept", "bytes", "dropped", "why"), rows)
 
 
 # -- using a run -------------------------------------------------------------------------------------------------------
@@ -299,11 +278,7 @@ def inspect(
     from andrea.inspection import inspect_path
 
     value = inspect_path(path)
-    if json_:
-        _print_json(value)
-        return
-    for key, item in value.items():
-        print(f"{key:>16}  {item if isinstance(item, str) else json.dumps(item)}")
+    print_json(value) if json_ else print_fields(value)
 
 
 # -- what is here ------------------------------------------------------------------------------------------------------
@@ -324,19 +299,18 @@ def plugins(
     entries = [find(name)] if name else [entry for entry in available().values() if kind in (None, entry.kind)]
     rows = [describe(entry) for entry in entries]
     if json_:
-        _print_json(rows)
+        print_json(rows)
         return
     _print_plugin(rows[0]) if name else _print_plugins(rows)
 
 
 def _print_plugins(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
+    from rich.table import Column
 
-    table = Table(Column("name", no_wrap=True), "summary", "package", "hooks", box=None)
-    for row in rows:
-        table.add_row(row["name"], row["summary"], f"{row['package']} {row['version']}", ", ".join(row["hooks"]))
-    Console().print(table)
+    print_table(
+        (Column("name", no_wrap=True), "summary", "package", "hooks"),
+        ((row["name"], row["summary"], f"{row['package']} {row['version']}", ", ".join(row["hooks"])) for row in rows),
+    )
 
 
 def _print_plugin(row: dict[str, Any]) -> None:
@@ -357,7 +331,7 @@ def kernels(
     from andrea.engine.compiler import kernel_files
 
     if not compile_:
-        _print_json(kernel_files()) if json_ else print("\n".join(kernel_files()))
+        print_json(kernel_files()) if json_ else print("\n".join(kernel_files()))
         return
     from andrea.cells import compile_table
 
@@ -367,7 +341,7 @@ def kernels(
         if not json_:
             _print_cell(cell)
     if json_:
-        _print_json([row.to_json() for row in rows])
+        print_json([row.to_json() for row in rows])
     if spilling := [row for row in rows if row.spills]:
         names = sorted({f"{row.kernel.name} ({row.precision}, {row.architecture})" for row in spilling})
         raise AndreaError(f"hot kernels use local memory: {', '.join(names)}")
@@ -392,10 +366,6 @@ def doctor(experiment: Experiment = None, data: DataFolder = None, json_: AsJson
     from andrea.inspection import examine
 
     value = examine(experiment, data)
-    if json_:
-        _print_json(value)
-    else:
-        for key, item in value.items():
-            print(f"{key:>12}  {item if isinstance(item, str) else json.dumps(item)}")
+    print_json(value) if json_ else print_fields(value)
     if value["problems"]:
         raise typer.Exit(2)

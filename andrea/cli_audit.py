@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from andrea.cli_answers import print_json, print_table
+from andrea.cli_options import AsJson, DeviceName, Temperature, TopP
 from andrea.errors import AndreaError
 
 audit = typer.Typer(no_args_is_help=True, help="Judge what models write, blind: draw a sheet, grade it, report.")
@@ -27,10 +29,10 @@ def draw(
     ] = 0,
     draws: Annotated[int, typer.Option(min=1, help="texts for each prompt and checkpoint")] = 1,
     tokens: Annotated[int, typer.Option(min=1, help="tokens of a text")] = 160,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 0.7,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="keep the likeliest tokens up to p")] = 0.95,
+    temperature: Temperature = 0.7,
+    top_p: TopP = 0.95,
     seed: Annotated[int, typer.Option(help="of the draws and of the order")] = 0,
-    device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")] = "auto",
+    device: DeviceName = "auto",
     out: Annotated[Path | None, typer.Option(help="folder of the audit; audits/ and a digest when left out")] = None,
 ) -> None:
     """Draw texts from checkpoints with the same prompts and seeds, and write a sheet that hides whose they are."""
@@ -131,7 +133,7 @@ def report(
     files: Annotated[
         list[Path] | None, typer.Argument(metavar="GRADES...", help="graded CSV files beside those in AUDIT/grades")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Read the grades back, and say what they come to for every domain and checkpoint."""
     from andrea.assembly import print_line
@@ -150,15 +152,9 @@ def report(
     figures = summarise(sheet, grades)
     write_report(folder, figures)
     if json_:
-        print(json.dumps(to_json(figures), indent=1))
+        print_json(to_json(figures))
     else:
-        from rich.console import Console
-        from rich.table import Table
-
         head, *rows = table(figures)
-        shown = Table(*head, box=None)
-        for row in rows:
-            shown.add_row(*row)
-        Console(markup=False, emoji=False, highlight=False).print(shown)
+        print_table(head, rows)
         print("\n".join(notes(figures)))
     print_line(f"report: {folder / 'report.md'}, report.json")

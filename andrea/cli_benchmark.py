@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea.cli_answers import print_json
+from andrea.cli_options import AsJson, DeviceName
 from andrea.errors import AndreaError, did_you_mean
 
 if TYPE_CHECKING:  # the command line must answer --help without loading an engine
@@ -30,12 +31,12 @@ def benchmark(
     vocabulary: Annotated[int | None, typer.Option(help="another number of ids")] = None,
     steps: Annotated[int | None, typer.Option(help="steps that are timed; 30 on a card, 3 on the CPU")] = None,
     precision: Annotated[str | None, typer.Option(help="a precision plugin, for instance bf16")] = None,
-    device: Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")] = "auto",
+    device: DeviceName = "auto",
     kernels: Annotated[bool, typer.Option("--kernels", help="then time every launch of a step by itself")] = False,
     tune: Annotated[bool, typer.Option("--tune", help="first time every algorithm of every product")] = False,
     table: Annotated[Path | None, typer.Option(help="where --tune writes; the table of the package else")] = None,
     peer: Annotated[bool, typer.Option("--peer", help="then the same model in PyTorch, and the ratio")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Time training steps on random tokens: speed, share of the card's peak, memory, and who waits for whom."""
     from andrea.assembly import print_line
@@ -65,7 +66,7 @@ def benchmark(
     document = {"model": sizes, "vocabulary": config.vocabulary, "device": found.name, **figures}
     if peer:
         document |= {"torch": theirs, "ratio": figures["tokens_per_second"] / theirs["tokens_per_second"]}
-    print(json.dumps(document, indent=1) if json_ else "\n".join(report(document)))
+    print_json(document) if json_ else print("\n".join(report(document)))
 
 
 def configuration(name: str, shape: Mapping[str, int | None]) -> tuple[EngineConfig, dict[str, dict[str, Any]]]:

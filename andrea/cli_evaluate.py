@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea.cli_answers import print_json, print_table
+from andrea.cli_options import AsJson, CheckpointName, DeviceName, RunFolder
 from andrea.errors import AndreaError
 
 if TYPE_CHECKING:
     from andrea.types import Evaluation
-
-RunFolder = Annotated[Path | None, typer.Argument(help="folder of a run; the newest in runs/ when left out")]
-CheckpointName = Annotated[Path | None, typer.Option("--checkpoint", help="one of its checkpoints; the newest else")]
-DeviceName = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
 def evaluate(
@@ -65,7 +61,7 @@ def evaluate(
             "bits_per_byte": dict(evaluation.bits_per_byte),
             **({"bigram_bits_per_byte": baseline} if bigram else {}),
         }
-        print(json.dumps(_plain(value), indent=1, allow_nan=False))
+        print_json(value)
         return
     _print_table(evaluation, baseline)
 
@@ -76,17 +72,14 @@ def perplexities(evaluation: Evaluation) -> dict[str, float]:
 
 
 def _print_table(evaluation: Evaluation, baseline: dict[str, float]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("source", "loss", "perplexity", "bits per byte", *(["bigram"] if baseline else []), box=None)
+    rows = []
     for name, perplexity in perplexities(evaluation).items():
         extra = [f"{baseline[name]:.3f}"] if baseline else []
         bits = f"{evaluation.bits_per_byte[name]:.3f}"
-        table.add_row(name, f"{evaluation.loss[name]:.3f}", f"{perplexity:.1f}", bits, *extra)
+        rows.append((name, f"{evaluation.loss[name]:.3f}", f"{perplexity:.1f}", bits, *extra))
     mean = [f"{sum(baseline.values()) / len(baseline):.3f}"] if baseline else []
-    table.add_row("mean", "", "", f"{evaluation.mean:.3f}", *mean)
-    Console().print(table)
+    rows.append(("mean", "", "", f"{evaluation.mean:.3f}", *mean))
+    print_table(("source", "loss", "perplexity", "bits per byte", *(["bigram"] if baseline else [])), rows)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -122,26 +115,17 @@ def _evaluate_tasks(
     with Preparing() as progress:
         found = run_tasks(model, names, folder=task_folder, shots=shots, limit=limit, cache=cache, progress=progress)
     if json_:
-        print(json.dumps({"step": model.step, **_plain(found)}, indent=1))
+        print_json({"step": model.step, **found})
         return
     _print_tasks(found["results"])
 
 
-def _plain(value: Any) -> Any:
-    from andrea.journal import plain
-
-    return plain(value)
-
-
 def _print_tasks(results: dict[str, dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("task", "metric", "value", "standard error", box=None)
+    rows = []
     for task, metrics in results.items():
         for name, value in metrics.items():
             metric, _, kind = name.partition(",")
             if isinstance(value, float) and not metric.endswith("_stderr"):
                 error = metrics.get(f"{metric}_stderr,{kind}")
-                table.add_row(task, metric, f"{value:.4f}", f"{error:.4f}" if isinstance(error, float) else "")
-    Console().print(table)
+                rows.append((task, metric, f"{value:.4f}", f"{error:.4f}" if isinstance(error, float) else ""))
+    print_table(("task", "metric", "value", "standard error"), rows)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-RunFolder = Annotated[Path | None, typer.Argument(help="folder of a run; the newest in runs/ when left out")]
-CheckpointName = Annotated[Path | None, typer.Option("--checkpoint", help="one of its checkpoints; the newest else")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", metavar="NAME", help="use a plugin; repeatable")]
-Without = Annotated[list[str] | None, typer.Option("--without", metavar="NAME", help="leave a plugin out; repeatable")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="set a key; repeatable")]
-DeviceName = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")]
+from andrea.cli_answers import ending_as_asked, print_json
+from andrea.cli_options import (
+    AsJson,
+    CheckpointName,
+    DeviceName,
+    NewRun,
+    Plugins,
+    RunFolder,
+    RunSeed,
+    Settings,
+    Without,
+)
 
 
 def export(
@@ -43,7 +47,7 @@ def export(
     sizes = {str(path.relative_to(place if place.is_dir() else place.parent)): path.stat().st_size for path in paths}
     if json_:
         value = {"format": form, "path": str(place), "step": portable.step, "parameters": portable.parameters}
-        print(json.dumps({**value, "files": sizes}, indent=1))
+        print_json({**value, "files": sizes})
         return
     for name, size in sizes.items():
         print(f"{size:>14,}  {name}")
@@ -73,17 +77,16 @@ def import_(
     plugin: Plugins = None,
     without: Without = None,
     set_: Settings = None,
-    seed: Annotated[int | None, typer.Option(help="seed of the run")] = None,
+    seed: RunSeed = None,
     device: DeviceName = "auto",
-    out: Annotated[Path | None, typer.Option(help="folder of the run; runs/NAME-NNN when left out")] = None,
+    out: NewRun = None,
 ) -> None:
     """Make a run of a model from elsewhere, to go on with, to measure, to write with."""
     from andrea.assembly import Request, print_line
     from andrea.checkpoint import complete_steps
     from andrea.importing.adopt import Wanted, adopt
-    from andrea.interrupts import Interrupts, exit_code
+    from andrea.interrupts import Interrupts
     from andrea.progress import Preparing
-    from andrea.tokens import StoppedError
 
     request = Request(
         experiment=experiment,
@@ -94,13 +97,8 @@ def import_(
         device=device,
         out=out,
     )
-    with Interrupts() as interrupts:
-        try:
-            with Preparing() as preparing:
-                planned = adopt(Wanted(path, tokenizer, request), print_line, preparing, interrupts)
-        except StoppedError as stopped:
-            print_line(f"{stopped.message}; {stopped.hint}")
-            raise typer.Exit(exit_code(interrupts.stopped_by)) from None
+    with Interrupts() as interrupts, ending_as_asked(interrupts), Preparing() as preparing:
+        planned = adopt(Wanted(path, tokenizer, request), print_line, preparing, interrupts)
     step = complete_steps(planned.folder / "checkpoints")[-1]
     place = shlex.quote(str(planned.folder))
     print_line(f"imported: {planned.folder}, step {step}")

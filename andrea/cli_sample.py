@@ -12,6 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea.cli_answers import print_json
+from andrea.cli_options import (
+    AsJson,
+    CheckpointName,
+    DeviceName,
+    DrawSeed,
+    Penalty,
+    RunFolder,
+    Speed,
+    Stops,
+    Temperature,
+    TopK,
+    TopP,
+)
 from andrea.errors import AndreaError
 
 if TYPE_CHECKING:
@@ -20,18 +34,6 @@ if TYPE_CHECKING:
     from andrea.interrupts import Interrupts
     from andrea.trained import Model
     from andrea.writing import Written
-
-RunFolder = Annotated[Path | None, typer.Argument(help="folder of a run; the newest in runs/ when left out")]
-CheckpointName = Annotated[Path | None, typer.Option("--checkpoint", help="one of its checkpoints; the newest else")]
-Temperature = Annotated[float, typer.Option(min=0.0, help="0 is greedy")]
-TopK = Annotated[int, typer.Option(min=0, help="keep the k best tokens; 0 keeps all")]
-TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="keep the likeliest tokens up to p")]
-Penalty = Annotated[float, typer.Option(min=0.0, help="above 1 discourages repeats")]
-Seed = Annotated[int, typer.Option(help="of the draws")]
-Stops = Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="end before this; repeatable")]
-DeviceName = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-Speed = Annotated[bool, typer.Option("--speed", help="say how fast the text came")]
 
 RULE = "\n" + "-" * 40
 
@@ -48,7 +50,7 @@ def sample(
     top_k: TopK = 0,
     top_p: TopP = 0.95,
     repetition_penalty: Penalty = 1.0,
-    seed: Seed = 0,
+    seed: DrawSeed = 0,
     stop: Stops = None,
     checkpoint: CheckpointName = None,
     device: DeviceName = "auto",
@@ -77,7 +79,7 @@ def sample(
             if len(beginnings) > 1 and not json_:
                 print((f"{RULE}\n" if number else "") + harmless(one.prompt + one.text))
     if json_:
-        print(json.dumps({"step": model.step, "seed": seed, "samples": [_json(one) for one in texts]}, indent=1))
+        print_json({"step": model.step, "seed": seed, "samples": [_json(one) for one in texts]})
     if speed:
         print_line(stopwatch.report(sum(one.tokens for one in texts)))
     if interrupts.stopped_by:
@@ -222,7 +224,7 @@ def chat(
     top_k: TopK = 0,
     top_p: TopP = 0.95,
     repetition_penalty: Penalty = 1.0,
-    seed: Seed = 0,
+    seed: DrawSeed = 0,
     stop: Stops = None,
     checkpoint: CheckpointName = None,
     device: DeviceName = "auto",
@@ -253,7 +255,7 @@ def chat(
             break
         ended_by = ""
     if json_:
-        print(json.dumps({"step": talk.model.step, "seed": seed, "turns": turns}, indent=1))
+        print_json({"step": talk.model.step, "seed": seed, "turns": turns})
     if ended_by:
         raise typer.Exit(exit_code(ended_by))
 

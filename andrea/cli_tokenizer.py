@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from andrea.cli_answers import ending_as_asked, print_json, print_table
+from andrea.cli_options import AsJson, DataFolder, Plugins, Settings
 from andrea.errors import AndreaError
 
 if TYPE_CHECKING:
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from andrea.vocabulary import Data
 
 tokenizer = typer.Typer(no_args_is_help=True, help="Train a tokenizer, look at it, and see what text makes of it.")
-
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="set a key; repeatable")]
-DataFolder = Annotated[Path | None, typer.Option("--data", help="folder that {data} stands for in the experiment")]
-Plugins = Annotated[list[str] | None, typer.Option("--plugin", metavar="NAME", help="use a plugin; repeatable")]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 LARGEST_SIZE = 1_000_000  # of a vocabulary
 EXAMPLES = (
@@ -32,30 +27,14 @@ EXAMPLES = (
 """Sentences and code that show cuts when the user names no words."""
 
 
-def _print_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*headings, box=None)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
 def _prepare(what: list[str], settings: list[str] | None, plugins: list[str] | None, data: Path | None) -> Data:
     """Prepare text as `andrea prepare` does; a signal ends it between two items with the signal's exit code."""
-    from andrea.assembly import print_line
-    from andrea.interrupts import Interrupts, exit_code
+    from andrea.interrupts import Interrupts
     from andrea.progress import Preparing
-    from andrea.tokens import StoppedError
     from andrea.vocabulary import prepare_text
 
-    with Interrupts() as interrupts, Preparing() as preparing:
-        try:
-            return prepare_text(what, settings or [], plugins or [], preparing, interrupts, data)
-        except StoppedError as stopped:
-            print_line(f"{stopped.message}; {stopped.hint}")
-            raise typer.Exit(exit_code(interrupts.stopped_by)) from None
+    with Interrupts() as interrupts, ending_as_asked(interrupts), Preparing() as preparing:
+        return prepare_text(what, settings or [], plugins or [], preparing, interrupts, data)
 
 
 @tokenizer.command()
@@ -88,7 +67,7 @@ def train(
         "files": sorted(path.name for path in out.iterdir()),
     }
     if json_:
-        print(json.dumps(value, indent=1))
+        print_json(value)
         return
     print(f"{data.plugin} with {value['ids']:,} ids in {out}: {', '.join(value['files'])}")
     print(f"held-out text: {value['bytes_per_token']:.2f} bytes a token; {value['used']:.1%} of the segments are used")
@@ -120,7 +99,7 @@ def inspect(
         "cuts": [cut(found, example) for example in text or EXAMPLES],
     }
     if json_:
-        print(json.dumps(value, indent=1))
+        print_json(value)
         return
     for key, item in value.items():
         print(f"{key:>12}  {item if isinstance(item, str | int) else ''}".rstrip())
@@ -198,7 +177,7 @@ def diet(
     if json_:
         from attrs import asdict
 
-        print(json.dumps({"tokenizer": name, **waste, "sources": rows, "sweep": [asdict(p) for p in points]}, indent=1))
+        print_json({"tokenizer": name, **waste, "sources": rows, "sweep": [asdict(p) for p in points]})
         return
     _print_diet(name, rows, waste)
     _print_sweep(points)
@@ -232,7 +211,7 @@ def _sweep(data: Data, sizes: list[int], sample_bytes: int) -> list[Saturation]:
 
 def _print_diet(name: str, rows: list[dict[str, Any]], waste: dict[str, Any]) -> None:
     headings = ("source", "share", "bytes a token", "held out", "single bytes", "used", "used held out")
-    _print_table(
+    print_table(
         headings,
         [
             (
@@ -257,7 +236,7 @@ def _print_sweep(points: list[Saturation]) -> None:
     if not points:
         return
     print("\nOther sizes, trained on a sample in the proportions of the mix:")
-    _print_table(
+    print_table(
         ("segments", "tokenizer", "used", "used held out", "held-out bytes a token"),
         [
             (f"{p.segments:,}", p.tokenizer, f"{p.used:.1%}", f"{p.used_held_out:.1%}", f"{p.bytes_per_token:.3f}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from andrea.cli_answers import print_json
+from andrea.cli_options import AsJson
 from andrea.errors import AndreaError
 
 
@@ -21,7 +22,7 @@ def trial(
     ] = None,
     queue: Annotated[str, typer.Option(help="who spreads the runs: here, or that of a package")] = "here",
     report: Annotated[bool, typer.Option("--report", help="run nothing, only render what is done")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="print one JSON document")] = False,
+    json_: AsJson = False,
 ) -> None:
     """Run an experiment under several arms and seeds, go on where it was interrupted, and compare them in one table."""
     from andrea.assembly import print_line
@@ -50,7 +51,7 @@ def trial(
     summaries = summarise(asked, table)
     text = write_report(folder, asked, table, summaries)
     plots = write_plots(folder / "plots", asked, table, summaries)
-    print(json.dumps(to_json(table, summaries), indent=1) if json_ else text)
+    print_json(to_json(table, summaries)) if json_ else print(text)
     print_line(f"report: {folder / 'report.md'}" + (f", plots: {folder / 'plots'}" if plots else ""))
     if not plots:
         print_line("no plots: they need matplotlib: pip install andrea[plot]")
