@@ -51,7 +51,7 @@ def tiny(shared_folder):
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch, shared_folder):
+def current_folder(tmp_path, monkeypatch, shared_folder):
     """Make a temporary folder the current one, with a cache that is not the user's; return it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANDREA_CACHE", str(shared_folder / "cache"))
@@ -59,11 +59,11 @@ def workplace(tmp_path, monkeypatch, shared_folder):
 
 
 @pytest.fixture
-def write_experiment(workplace):
+def write_experiment(current_folder):
     """Return a function that writes an experiment's JSON value to a file and returns the file's name."""
 
     def write(value, name="tiny.json"):
-        (workplace / name).write_text(json.dumps(value))
+        (current_folder / name).write_text(json.dumps(value))
         return name
 
     return write
@@ -103,7 +103,7 @@ class Ended:
 
 
 @pytest.fixture
-def andrea(workplace, monkeypatch, capsys):
+def andrea(current_folder, monkeypatch, capsys):
     """Return a function that runs a command line in this process, on the CPU, and says how it ended."""
     from andrea.cli import main
 

@@ -107,13 +107,13 @@ def test_a_change_of_the_engine_is_drift(andrea, experiment, monkeypatch):
     assert {"andrea", "data", "tokenizer", "plugin sampler.dice"} <= set(recorded)
 
 
-def test_planning_changes_nothing_on_disk(experiment, workplace):
+def test_planning_changes_nothing_on_disk(experiment, current_folder):
     """A plan is only a plan: no folder, no cache, no file."""
-    before = sorted(path.name for path in workplace.iterdir())
+    before = sorted(path.name for path in current_folder.iterdir())
     planned = plan(Request(experiment=experiment, device="cpu"), quiet)
 
     assert planned.folder == Path("runs/tiny-001")
-    assert sorted(path.name for path in workplace.iterdir()) == before
+    assert sorted(path.name for path in current_folder.iterdir()) == before
 
 
 def test_plugins_stand_in_call_order(experiment):
@@ -165,10 +165,10 @@ def test_the_newest_run_is_the_one_whose_configuration_is_newest(tmp_path):
     assert newest_run(tmp_path).name == "b"
 
 
-def test_folders_are_numbered_past_the_highest(experiment, workplace):
+def test_folders_are_numbered_past_the_highest(experiment, current_folder):
     """A gap is not filled, other names do not disturb, and four digits are possible."""
     for name in ("tiny-001", "tiny-999", "tiny-x", "other-7"):
-        (workplace / "runs" / name).mkdir(parents=True)
+        (current_folder / "runs" / name).mkdir(parents=True)
 
     assert plan(Request(experiment=experiment, device="cpu"), quiet).folder == Path("runs/tiny-1000")
 
@@ -340,49 +340,49 @@ def test_what_an_engine_wants_and_was_not_saved_begins_anew(andrea, experiment, 
     loop.close()
 
 
-def test_a_resume_may_be_started_in_another_folder(andrea, tiny, write_experiment, workplace, monkeypatch):
+def test_a_resume_may_be_started_in_another_folder(andrea, tiny, write_experiment, current_folder, monkeypatch):
     """With the cache gone, the sources are found where they were; they give the data that they gave under any path."""
     for source in tiny["sources"]:
         path = Path(source["options"]["path"])
-        (workplace / path.name).write_bytes(path.read_bytes())
+        (current_folder / path.name).write_bytes(path.read_bytes())
         source["options"]["path"] = path.name
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
-    run = str(workplace / "run")
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
+    run = str(current_folder / "run")
     assert andrea("run", write_experiment(tiny), "--out", run, "--steps", 3, *CPU).code == 0
     assert andrea("run", write_experiment(tiny), "--out", "uncut", "--steps", 5, *CPU).code == 0
-    (workplace / "elsewhere").mkdir()
-    monkeypatch.chdir(workplace / "elsewhere")
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "other cache"))
+    (current_folder / "elsewhere").mkdir()
+    monkeypatch.chdir(current_folder / "elsewhere")
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "other cache"))
     ended = andrea("run", "--resume", "--out", run, "--steps", 5, *CPU)
     assert ended.code == 0, ended.err
     name = "checkpoints/step_000005.json"
-    assert (workplace / "run" / name).read_bytes() == (workplace / "uncut" / name).read_bytes()
+    assert (current_folder / "run" / name).read_bytes() == (current_folder / "uncut" / name).read_bytes()
     # The configuration of a run is an experiment, from any folder.
     assert andrea("run", f"{run}/config.json", "--out", "again", "--steps", 5, *CPU).code == 0
-    assert Path("again", name).read_bytes() == (workplace / "uncut" / name).read_bytes()
+    assert Path("again", name).read_bytes() == (current_folder / "uncut" / name).read_bytes()
 
 
-def test_prepared_data_is_verified_once(andrea, experiment, workplace, monkeypatch):
+def test_prepared_data_is_verified_once(andrea, experiment, current_folder, monkeypatch):
     """A run over prepared data, and a resume, read every token file once to compare its digest."""
     read = []
     real = assembly.TokenFile.verify
     monkeypatch.setattr(assembly.TokenFile, "verify", lambda file: [read.append(file.path), real(file)])
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     assert andrea("prepare", experiment).code == 0
     assert read == []  # just written
     assert andrea("run", experiment, "--out", "run", "--steps", 3, *CPU).code == 0
-    files = sorted((workplace / "cache" / "tokens").iterdir())
+    files = sorted((current_folder / "cache" / "tokens").iterdir())
     assert sorted(read) == files
     read.clear()
     assert andrea("run", "--resume", "--out", "run", "--steps", 5, *CPU).code == 0
     assert sorted(read) == files
 
 
-def test_a_flipped_bit_in_prepared_data_is_found(andrea, experiment, workplace, monkeypatch):
+def test_a_flipped_bit_in_prepared_data_is_found(andrea, experiment, current_folder, monkeypatch):
     """A token file whose body has changed is refused by inspect, and made again by a new run and by a resume."""
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
-    path = next((workplace / "cache" / "tokens").glob("*.train.btok"))
+    path = next((current_folder / "cache" / "tokens").glob("*.train.btok"))
     whole = path.read_bytes()
     damaged = bytearray(whole)
     damaged[-2000] ^= 1
@@ -423,14 +423,14 @@ def test_every_engine_file_that_the_reference_imports_is_hashed():
     assert modules | {"__init__"} == set(assembly.REFERENCE)
 
 
-def test_an_edited_tokenizer_is_trained_anew(andrea, tiny, write_experiment, workplace, monkeypatch):
+def test_an_edited_tokenizer_is_trained_anew(andrea, tiny, write_experiment, current_folder, monkeypatch):
     """The text of the tokenizer plugin is part of what its trained tokenizer is kept under."""
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     name = write_experiment(tiny)
     for digest, count in (("one", 1), ("one", 1), ("two", 2)):
         monkeypatch.setattr(assembly, "source_digest", lambda target, digest=digest: digest)
         assert andrea("prepare", name).code == 0
-        assert len([path for path in (workplace / "cache" / "tokenizers").iterdir() if path.is_dir()]) == count
+        assert len([path for path in (current_folder / "cache" / "tokenizers").iterdir() if path.is_dir()]) == count
 
 
 def test_plugins_are_told_where_the_run_stops(experiment):

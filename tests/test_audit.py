@@ -406,23 +406,23 @@ def run(andrea, experiment):
     return "run"
 
 
-def test_from_checkpoints_to_a_report(andrea, run, workplace):
+def test_from_checkpoints_to_a_report(andrea, run, current_folder):
     """Drawn, graded by hand in the CSV sheet, reported; drawing again changes nothing, another audit is refused."""
     command = ("audit", "draw", run, f"{run}/checkpoints/step_000010", "--tokens", "4", "--out", "a", "--device", "cpu")
     drawn_ = andrea(*command)
     assert drawn_.code == 0, drawn_
-    before = {path: path.read_bytes() for path in (workplace / "a").iterdir() if path.is_file()}
+    before = {path: path.read_bytes() for path in (current_folder / "a").iterdir() if path.is_file()}
     assert andrea(*command).code == 0
     assert {path: path.read_bytes() for path in before} == before
-    samples = [json.loads(line) for line in (workplace / "a" / "samples.jsonl").read_text().splitlines()]
+    samples = [json.loads(line) for line in (current_folder / "a" / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 48
     assert len({one["text"] for one in samples}) > 24  # two models, so two texts for a prompt
 
     none = andrea("audit", "report", "a")
     assert (none.code, "has no grades yet" in none.err) == (2, True)
-    text = (workplace / "a" / "sheet.csv").read_text(encoding="utf-8-sig")
+    text = (current_folder / "a" / "sheet.csv").read_text(encoding="utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text)))
-    with (workplace / "mine.csv").open("w", newline="") as file:
+    with (current_folder / "mine.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(row | {"grade": "6"} for row in rows[:40])
@@ -432,8 +432,8 @@ def test_from_checkpoints_to_a_report(andrea, run, workplace):
     assert value["graders"] == {"mine": [40, 6.0]}
     assert {row["mean"] for row in value["rows"]} == {6.0}
     assert {row["checkpoint"] for row in value["rows"]} == {"run step 20", "run step 10"}
-    assert json.loads((workplace / "a" / "report.json").read_text()) == value
-    assert "| biology | run step 20 |" in (workplace / "a" / "report.md").read_text()
+    assert json.loads((current_folder / "a" / "report.json").read_text()) == value
+    assert "| biology | run step 20 |" in (current_folder / "a" / "report.md").read_text()
     shown = andrea("audit", "report", "a", "mine.csv")
     assert "mine: 40 of 48 texts, mean 6.00" in shown.out
 
@@ -441,7 +441,7 @@ def test_from_checkpoints_to_a_report(andrea, run, workplace):
     assert (other.code, "a holds another audit" in other.err) == (2, True)
 
 
-def test_held_out_beginnings_are_prompts(andrea, run, workplace, monkeypatch):
+def test_held_out_beginnings_are_prompts(andrea, run, current_folder, monkeypatch):
     """A domain for each source, prompts from held-out text alone; the folder is called by what was asked.
 
     An engine is opened to draw, and none to read the prompts.
@@ -450,7 +450,7 @@ def test_held_out_beginnings_are_prompts(andrea, run, workplace, monkeypatch):
     monkeypatch.setattr("andrea.trained.open_engine", lambda *what: opened.append(what) or open_engine(*what))
     done = andrea("audit", "draw", run, "--held-out", "2", "--tokens", "3", "--device", "cpu")
     assert done.code == 0, done
-    (folder,) = (workplace / "audits").iterdir()
+    (folder,) = (current_folder / "audits").iterdir()
     asked = json.loads((folder / "audit.json").read_text())
     assert set(asked["questions"]["domains"]) == {"one", "two"}
     assert all(0 < len(prompts) <= 2 for prompts in asked["questions"]["domains"].values())
@@ -477,10 +477,10 @@ def test_what_cannot_be_is_said(andrea, run, arguments, words):
     assert words in done.err
 
 
-def test_half_a_sheet_is_no_sheet(andrea, run, workplace):
+def test_half_a_sheet_is_no_sheet(andrea, run, current_folder):
     """Texts that are missing are named by their number, and how to get them."""
     assert andrea("audit", "draw", run, "--tokens", "2", "--out", "a", "--device", "cpu").code == 0
-    samples = workplace / "a" / "samples.jsonl"
+    samples = current_folder / "a" / "samples.jsonl"
     lines = samples.read_bytes().splitlines(keepends=True)
     samples.write_bytes(b"".join(lines[:5]))
     done = andrea("audit", "report", "a")

@@ -207,19 +207,19 @@ def test_a_failure_midway_loses_no_grade(stub, endpoint, tmp_path):
 
 
 @pytest.fixture
-def folder(workplace):
+def folder(current_folder):
     """Return the name of a folder with an audit."""
-    (workplace / "a").mkdir()
-    write_whole(workplace / "a" / "audit.json", AUDIT.to_json().encode())
+    (current_folder / "a").mkdir()
+    write_whole(current_folder / "a" / "audit.json", AUDIT.to_json().encode())
     lines = (
         json.dumps({"checkpoint": d.checkpoint, "prompt": d.prompt, "draw": d.draw, "text": d.text}) for d in DRAWN
     )
-    (workplace / "a" / "samples.jsonl").write_text("".join(line + "\n" for line in lines))
-    write_sheets(workplace / "a", SHEET)
+    (current_folder / "a" / "samples.jsonl").write_text("".join(line + "\n" for line in lines))
+    write_sheets(current_folder / "a", SHEET)
     return "a"
 
 
-def test_graded_by_command_and_reported(andrea, folder, stub, workplace, monkeypatch):
+def test_graded_by_command_and_reported(andrea, folder, stub, current_folder, monkeypatch):
     """The key comes from the environment; a text without a grade ends with exit code 1, and is asked for again."""
     monkeypatch.setenv("MY_KEY", "k")
     known = {item.text: 3 + 4 * item.checkpoint for item in SHEET.items}
@@ -242,7 +242,7 @@ def test_graded_by_command_and_reported(andrea, folder, stub, workplace, monkeyp
     assert again.code == 0, again
     assert "6 of 6 texts are graded" in again.err
     assert len(stub.seen) == 5 + 3 + 1
-    assert not (workplace / "a" / "grades" / "lock").exists()
+    assert not (current_folder / "a" / "grades" / "lock").exists()
     report = json.loads(andrea("audit", "report", folder, "--json").out)
     means = {row["checkpoint"]: row["mean"] for row in report["rows"] if row["domain"] == "all"}
     assert means == {"runs/one step 1": 3.0, "runs/two step 2": 7.0}

@@ -459,7 +459,7 @@ main()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file size limits are POSIX")
-def test_a_run_that_the_system_lets_write_no_more_ends_with_its_last_checkpoint(experiment, andrea, workplace):
+def test_a_run_that_the_system_lets_write_no_more_ends_with_its_last_checkpoint(experiment, andrea, current_folder):
     """Really refused writes at step 20: exit 2, the reason said, the checkpoint of step 10 whole; then it resumes."""
     command = [sys.executable, "-c", LIMITED, "run", experiment, "--out", "run", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -468,10 +468,10 @@ def test_a_run_that_the_system_lets_write_no_more_ends_with_its_last_checkpoint(
     assert "error: cannot write" in done.stderr
     assert "File too large" in done.stderr
     assert "Traceback" not in done.stderr
-    assert passed_over(workplace / "run" / "checkpoints") == (10, [])
+    assert passed_over(current_folder / "run" / "checkpoints") == (10, [])
 
     assert andrea("run", "--resume", "--out", "run", "--device", "cpu").code == 0
     assert andrea("run", experiment, "--out", "uncut", "--device", "cpu").code == 0
-    for path in (workplace / "uncut").rglob("step_000030.*"):
-        assert path.read_bytes() == (workplace / "run" / "checkpoints" / path.name).read_bytes()
-    assert json.loads((workplace / "run" / "tiny.loss.json").read_text())[-1][0] == 29
+    for path in (current_folder / "uncut").rglob("step_000030.*"):
+        assert path.read_bytes() == (current_folder / "run" / "checkpoints" / path.name).read_bytes()
+    assert json.loads((current_folder / "run" / "tiny.loss.json").read_text())[-1][0] == 29

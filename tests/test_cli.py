@@ -19,11 +19,11 @@ CPU = ("--device", "cpu")
 
 
 @pytest.fixture
-def trained(andrea, experiment, workplace):
+def trained(andrea, experiment, current_folder):
     """Return the folder of a tiny run of 20 steps."""
     ended = andrea("run", experiment, "--out", "run", "--steps", 20, *CPU)
     assert ended.code == 0, ended.err
-    return workplace / "run"
+    return current_folder / "run"
 
 
 def refused(ended, *said):
@@ -92,14 +92,14 @@ def test_a_wrong_command_line_exits_2(andrea, arguments):
 # -- plugins -----------------------------------------------------------------------------------------------------------
 
 
-def test_wrong_plugins_are_answered_with_the_right_ones(andrea, experiment, workplace):
+def test_wrong_plugins_are_answered_with_the_right_ones(andrea, experiment, current_folder):
     """Two misspelt names in one command are both answered, and nothing is written."""
     ended = andrea("run", experiment, "--plugin", "bandit.ucb", "--plugin", "stop.coherense")
 
     refused(ended, "there is no plugin bandit.ucb", "there is no plugin stop.coherense")
     assert "bandit.ucb1" in ended.err
     assert "stop.coherence" in ended.err
-    assert not (workplace / "runs").exists()
+    assert not (current_folder / "runs").exists()
 
 
 def test_plugins_are_added_by_name(andrea, tiny, write_experiment):
@@ -139,14 +139,14 @@ def test_plugins_are_added_by_name(andrea, tiny, write_experiment):
         (["--plugin", "weight.warmup", "--set", 'weight.warmup.curriculum_warmup_sources=["on"]'], "one, two"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_is_written(andrea, experiment, workplace, arguments, said):
+def test_what_cannot_be_done_is_refused_before_anything_is_written(andrea, experiment, current_folder, arguments, said):
     """Every refusal says what is wrong, exits 2 and leaves no folder of a run behind."""
     device = [] if "--device" in arguments else CPU
     new = [] if "--resume" in arguments or "--from" in arguments else [experiment]
     refused(andrea("run", *new, *arguments, *device), said)
 
-    assert not (workplace / "runs").exists() or not list((workplace / "runs").iterdir())
-    assert not (workplace / "new").exists()
+    assert not (current_folder / "runs").exists() or not list((current_folder / "runs").iterdir())
+    assert not (current_folder / "new").exists()
 
 
 def test_plugins_are_listed(andrea):
@@ -228,9 +228,9 @@ def test_an_unknown_experiment_is_suggested(andrea):
     refused(andrea("run", "quickstrat"), "there is no experiment or file 'quickstrat'", "did you mean quickstart?")
 
 
-def test_malformed_experiments_are_refused(andrea, workplace):
+def test_malformed_experiments_are_refused(andrea, current_folder):
     """JSON that is none is named with line and column."""
-    (workplace / "bad.json").write_text('{\n "name": }')
+    (current_folder / "bad.json").write_text('{\n "name": }')
     refused(andrea("run", "bad.json"), "bad.json is not JSON", "line 2, column 10")
 
 
@@ -301,38 +301,38 @@ def test_a_bare_resume_takes_the_newest_run(andrea, experiment):
     assert complete_steps(Path("runs/tiny-002/checkpoints")) == [2, 3], "one more step is one more"
 
 
-def test_a_resume_of_nothing_is_refused(andrea, workplace):
+def test_a_resume_of_nothing_is_refused(andrea, current_folder):
     """A folder that is not there, or holds no run, is named."""
-    (workplace / "empty").mkdir()
+    (current_folder / "empty").mkdir()
     for folder in ("empty", "none"):
         refused(andrea("run", "--resume", "--out", folder), f"{folder} holds no run with a checkpoint")
 
 
-def test_a_run_without_a_checkpoint_begins_again(andrea, experiment, trained, workplace):
+def test_a_run_without_a_checkpoint_begins_again(andrea, experiment, trained, current_folder):
     """What was killed before its first checkpoint is begun again by a resume, and ends as if never killed."""
-    shutil.copytree(trained, workplace / "early")
-    shutil.rmtree(workplace / "early" / "checkpoints")
-    (workplace / "early" / "checkpoints").mkdir()
+    shutil.copytree(trained, current_folder / "early")
+    shutil.rmtree(current_folder / "early" / "checkpoints")
+    (current_folder / "early" / "checkpoints").mkdir()
     ended = andrea("run", "--resume", "--out", "early", "--steps", 20, *CPU)
 
     assert ended.code == 0, ended.err
     assert "has no checkpoint yet: the run begins again" in ended.err
-    assert contents(workplace / "early") == contents(trained)
+    assert contents(current_folder / "early") == contents(trained)
 
 
-def test_a_resume_passes_over_a_damaged_checkpoint(andrea, trained, workplace):
+def test_a_resume_passes_over_a_damaged_checkpoint(andrea, trained, current_folder):
     """The damaged one is named, the one before is taken, and the end is the same."""
-    shutil.copytree(trained, workplace / "damaged")
-    with (workplace / "damaged/checkpoints/step_000020.npz").open("r+b") as file:
+    shutil.copytree(trained, current_folder / "damaged")
+    with (current_folder / "damaged/checkpoints/step_000020.npz").open("r+b") as file:
         file.truncate(100)
     ended = andrea("run", "--resume", "--out", "damaged", "--steps", 20, *CPU)
 
     assert ended.code == 0, ended.err
     assert "passing over step_000020" in ended.err
-    assert contents(workplace / "damaged") == contents(trained)
+    assert contents(current_folder / "damaged") == contents(trained)
 
 
-def test_a_fork_goes_on_from_a_checkpoint_in_a_folder_of_its_own(andrea, trained, workplace):
+def test_a_fork_goes_on_from_a_checkpoint_in_a_folder_of_its_own(andrea, trained, current_folder):
     """With the same settings it is the parent to the last byte of its state; the parent is left alone."""
     before = contents(trained)
     checkpoint = trained / "checkpoints" / "step_000010.json"
@@ -340,17 +340,17 @@ def test_a_fork_goes_on_from_a_checkpoint_in_a_folder_of_its_own(andrea, trained
 
     assert ended.code == 0, ended.err
     assert contents(trained) == before
-    assert contents(workplace / "fork") == before
+    assert contents(current_folder / "fork") == before
 
 
-def test_a_fork_may_take_other_settings_but_not_another_model(andrea, trained, workplace):
+def test_a_fork_may_take_other_settings_but_not_another_model(andrea, trained, current_folder):
     """Bandit and schedule may change; model, sources, seed and tokenizer belong to the weights."""
     source = ("run", "--from", trained / "checkpoints" / "step_000010")
     ended = andrea(
         *source, "--out", "fork", "--plugin", "bandit.uniform", "--set", "schedule.peak=0.1", "--steps", 15, *CPU
     )
     assert ended.code == 0, ended.err
-    saved = read_checkpoint(workplace / "fork/checkpoints/step_000015")
+    saved = read_checkpoint(current_folder / "fork/checkpoints/step_000015")
     assert "bandit.uniform" in saved.plugins
     assert saved.record["config"]["schedule"]["peak"] == 0.1
 
@@ -359,7 +359,7 @@ def test_a_fork_may_take_other_settings_but_not_another_model(andrea, trained, w
         assert ended.code == 2
     refused(andrea(*source, "--out", "other", "--set", "model.n_layer=2", *CPU), "model cannot change")
     refused(andrea(*source, "--out", "other", "--plugin", "tokenizer.bpe", *CPU), "tokenizer cannot change")
-    assert not (workplace / "other").exists()
+    assert not (current_folder / "other").exists()
 
 
 def test_a_polish_keeps_what_was_learned_and_forgets_what_the_bandit_thought(andrea, trained):
@@ -394,11 +394,11 @@ def test_a_polish_keeps_what_was_learned_and_forgets_what_the_bandit_thought(and
     assert again.code == 0, again.err
 
 
-def test_a_polish_killed_before_its_first_checkpoint_never_happened(andrea, trained, workplace, monkeypatch):
+def test_a_polish_killed_before_its_first_checkpoint_never_happened(andrea, trained, current_folder, monkeypatch):
     """Until a checkpoint under the new settings is whole, a resume goes on as before, to the same bytes."""
     from andrea.loop import Loop
 
-    shutil.copytree(trained, workplace / "uncut")
+    shutil.copytree(trained, current_folder / "uncut")
     with monkeypatch.context() as patch:
 
         def die(self):
@@ -407,44 +407,44 @@ def test_a_polish_killed_before_its_first_checkpoint_never_happened(andrea, trai
 
         patch.setattr(Loop, "run", die)
         assert andrea("polish", trained, "--set", "schedule.peak=1", "--steps", 30, *CPU).code == 99
-    for folder in (trained, workplace / "uncut"):
+    for folder in (trained, current_folder / "uncut"):
         assert andrea("run", "--resume", "--out", folder, "--steps", 30, *CPU).code == 0
     shutil.rmtree(trained / "archive")
 
-    assert contents(trained) == contents(workplace / "uncut")
+    assert contents(trained) == contents(current_folder / "uncut")
 
 
-def test_a_polish_needs_a_run(andrea, workplace):
+def test_a_polish_needs_a_run(andrea, current_folder):
     """Without a checkpoint there is nothing to polish."""
-    refused(andrea("polish", workplace / "none"), "holds no run with a checkpoint")
+    refused(andrea("polish", current_folder / "none"), "holds no run with a checkpoint")
 
 
 # -- data that is not what it should be --------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def own_cache(workplace, monkeypatch):
+def own_cache(current_folder, monkeypatch):
     """Use a cache of this test alone; return its folder."""
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
-    return workplace / "cache"
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
+    return current_folder / "cache"
 
 
-def test_an_empty_source_is_refused(andrea, tiny, write_experiment, workplace, own_cache):
+def test_an_empty_source_is_refused(andrea, tiny, write_experiment, current_folder, own_cache):
     """A source without a document is named, before a folder is made."""
-    (workplace / "empty.jsonl").write_text("")
+    (current_folder / "empty.jsonl").write_text("")
     tiny["sources"][1]["options"]["path"] = "empty.jsonl"
     refused(andrea("run", write_experiment(tiny), *CPU), "two")
 
-    assert not (workplace / "runs").exists()
+    assert not (current_folder / "runs").exists()
 
 
-def test_a_missing_source_is_refused(andrea, tiny, write_experiment, workplace):
+def test_a_missing_source_is_refused(andrea, tiny, write_experiment, current_folder):
     """A path that is not there is named."""
     tiny["sources"][1]["options"]["path"] = "no/such.jsonl"
     refused(andrea("run", write_experiment(tiny), *CPU), "no/such.jsonl")
 
 
-def test_a_source_without_permission_is_refused(andrea, tiny, write_experiment, workplace, own_cache, monkeypatch):
+def test_a_source_without_permission_is_refused(andrea, tiny, write_experiment, current_folder, own_cache, monkeypatch):
     """A file that may not be read is named with the system's reason."""
     real = Path.open
 
@@ -455,10 +455,10 @@ def test_a_source_without_permission_is_refused(andrea, tiny, write_experiment, 
 
     monkeypatch.setattr(Path, "open", refuse)
     refused(andrea("run", write_experiment(tiny), *CPU), "Permission denied", "one.jsonl")
-    assert not (workplace / "runs").exists()
+    assert not (current_folder / "runs").exists()
 
 
-def test_a_folder_without_permission_is_refused(andrea, experiment, workplace, monkeypatch):
+def test_a_folder_without_permission_is_refused(andrea, experiment, current_folder, monkeypatch):
     """A run's folder that may not be made is named, and another place is suggested."""
     real = Path.mkdir
 
@@ -472,7 +472,7 @@ def test_a_folder_without_permission_is_refused(andrea, experiment, workplace, m
 
 
 @pytest.mark.parametrize("part", ["tokens/*.train.btok", "prepared/*.json", "words/*.txt"])
-def test_a_cut_part_of_the_cache_is_made_again(andrea, experiment, own_cache, workplace, part):
+def test_a_cut_part_of_the_cache_is_made_again(andrea, experiment, own_cache, current_folder, part):
     """A truncated file in the cache is refused by who only reads it, and a resume or `prepare` makes it again."""
     assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
     path = next(own_cache.glob(part))
@@ -508,18 +508,18 @@ def test_data_that_is_gone_is_prepared_again(andrea, trained, own_cache):
     assert "reading one" in ended.err
 
 
-def test_data_that_has_changed_is_refused(andrea, tiny, write_experiment, workplace, own_cache):
+def test_data_that_has_changed_is_refused(andrea, tiny, write_experiment, current_folder, own_cache):
     """When cache and sources are both other than they were, a resume is refused; nothing is lost."""
     text = Path(tiny["sources"][0]["options"]["path"]).read_text()
-    (workplace / "own.jsonl").write_text(text)
-    tiny["sources"][0]["options"]["path"] = str(workplace / "own.jsonl")
+    (current_folder / "own.jsonl").write_text(text)
+    tiny["sources"][0]["options"]["path"] = str(current_folder / "own.jsonl")
     assert andrea("run", write_experiment(tiny), "--out", "run", "--steps", 5, *CPU).code == 0
-    before = contents(workplace / "run")
-    (workplace / "own.jsonl").write_text(text + json.dumps({"text": "more of it"}) + "\n")
+    before = contents(current_folder / "run")
+    (current_folder / "own.jsonl").write_text(text + json.dumps({"text": "more of it"}) + "\n")
     shutil.rmtree(own_cache)
 
     refused(andrea("run", "--resume", "--out", "run", *CPU), "the sources give other data now")
-    assert contents(workplace / "run") == before
+    assert contents(current_folder / "run") == before
 
 
 # -- using a run -------------------------------------------------------------------------------------------------------
@@ -558,7 +558,7 @@ def test_the_evaluation_of_a_run_is_that_of_its_journal(andrea, trained):
     assert value["bits_per_byte"] == line["bits_per_byte"]
 
 
-def test_a_checkpoint_is_chosen_by_name_or_path(andrea, trained, workplace):
+def test_a_checkpoint_is_chosen_by_name_or_path(andrea, trained, current_folder):
     """--checkpoint takes a name in the run, or a path, which then says the run; an unknown one lists what exists."""
     path = trained / "checkpoints" / "step_000010.json"
     for arguments in ((trained, "--checkpoint", "step_000010"), ("--checkpoint", path)):
@@ -567,7 +567,7 @@ def test_a_checkpoint_is_chosen_by_name_or_path(andrea, trained, workplace):
     refused(ended, "there is no checkpoint step_000011", "step_000010, step_000020")
 
 
-def test_a_run_without_a_model_is_refused(andrea, workplace):
+def test_a_run_without_a_model_is_refused(andrea, current_folder):
     """Sample and evaluate of nothing say so."""
     for command in ("sample", "evaluate"):
         refused(andrea(command), "there is no run in runs/")
@@ -582,7 +582,7 @@ def test_a_tokenizer_that_is_not_the_models_is_refused(andrea, trained, own_cach
     refused(andrea("sample", trained, *CPU), "tokenizer")
 
 
-def test_everything_can_be_inspected(andrea, trained, own_cache, workplace):
+def test_everything_can_be_inspected(andrea, trained, own_cache, current_folder):
     """A run, a checkpoint, its tokenizer and a token file, as lines and as JSON."""
     assert json.loads(andrea("inspect", trained, "--json").out)["checkpoints"] == [10, 20]
     checkpoint = json.loads(andrea("inspect", trained / "checkpoints/step_000010.bin", "--json").out)
@@ -637,17 +637,17 @@ def test_a_run_whose_numbers_are_lost_is_ended_by_its_stop(andrea, experiment):
     assert "Traceback" not in ended.err
 
 
-def test_a_folder_with_other_files_is_left_alone(andrea, experiment, workplace):
+def test_a_folder_with_other_files_is_left_alone(andrea, experiment, current_folder):
     """A run does not move into a folder that holds something else, nor into a file."""
-    (workplace / "mine").mkdir()
-    (workplace / "mine" / "letter.txt").write_text("dear")
+    (current_folder / "mine").mkdir()
+    (current_folder / "mine" / "letter.txt").write_text("dear")
     foreign = andrea("run", experiment, "--out", "mine")
     file = andrea("run", experiment, "--out", "mine/letter.txt")
 
     assert foreign.code == file.code == 2
     assert "letter.txt" in foreign.err
     assert "is a file" in file.err
-    assert [path.name for path in (workplace / "mine").iterdir()] == ["letter.txt"]
+    assert [path.name for path in (current_folder / "mine").iterdir()] == ["letter.txt"]
 
 
 def test_an_error_stands_alone(andrea, experiment):

@@ -12,11 +12,11 @@ CPU = ("--device", "cpu")
 
 
 @pytest.fixture
-def trained(andrea, experiment, workplace):
+def trained(andrea, experiment, current_folder):
     """Return the folder of a tiny run of 20 steps."""
     ended = andrea("run", experiment, "--out", "run", "--steps", 20, *CPU)
     assert ended.code == 0, ended.err
-    return workplace / "run"
+    return current_folder / "run"
 
 
 def test_perplexity_beside_bits_per_byte(andrea, trained):

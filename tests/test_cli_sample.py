@@ -18,11 +18,11 @@ DRAWS = ("--top-k", 40, "--top-p", 0.9, "--temperature", 0.8, "--repetition-pena
 
 
 @pytest.fixture
-def trained(andrea, experiment, workplace):
+def trained(andrea, experiment, current_folder):
     """Return the folder of a tiny run of 20 steps."""
     ended = andrea("run", experiment, "--out", "run", "--steps", 20, *CPU)
     assert ended.code == 0, ended.err
-    return workplace / "run"
+    return current_folder / "run"
 
 
 def sampled(andrea, trained, *arguments):
@@ -71,15 +71,15 @@ def test_a_stop_string_ends_a_text(andrea, trained):
     assert andrea("sample", trained, *how, "--stop", stop, *CPU).out == f"seed {one['text']}\n"
 
 
-def test_many_prompts_from_a_file(andrea, trained, workplace):
+def test_many_prompts_from_a_file(andrea, trained, current_folder):
     """More prompts than rows at once: every row draws for itself, and the file's order is kept."""
     lines = [f"seed {n}" for n in range(9)]
-    (workplace / "prompts.txt").write_text("\n\n".join(lines) + "\n")
+    (current_folder / "prompts.txt").write_text("\n\n".join(lines) + "\n")
     document = sampled(andrea, trained, "--prompts", "prompts.txt", "--tokens", 7)
     assert [one["prompt"] for one in document["samples"]] == lines
 
     values = [json.dumps({"prompt": line, "id": 1}) for line in lines[:5]] + [json.dumps(line) for line in lines[5:]]
-    (workplace / "prompts.jsonl").write_text("\r\n".join(values))
+    (current_folder / "prompts.jsonl").write_text("\r\n".join(values))
     assert sampled(andrea, trained, "--prompts", "prompts.jsonl", "--tokens", 7) == document
 
     printed = andrea("sample", trained, "--prompts", "prompts.txt", "--tokens", 7, *CPU).out
@@ -122,13 +122,13 @@ def test_a_command_line_that_is_not_utf8(andrea, trained):
         (["--repetition-penalty", "0"], "repetition_penalty is 0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(andrea, trained, workplace, arguments, said):
+def test_what_makes_no_sense_is_refused(andrea, trained, current_folder, arguments, said):
     """Files without prompts and options out of range, before anything is written."""
-    (workplace / "empty.txt").write_text("\n \n")
-    (workplace / "latin.txt").write_bytes(b"caf\xe9")
-    (workplace / "bad.jsonl").write_text('"fine"\n{"prompt": \n')
-    (workplace / "other.jsonl").write_text('{"text": "a"}\n')
-    (workplace / "half.jsonl").write_text('"\\ud800"\n')
+    (current_folder / "empty.txt").write_text("\n \n")
+    (current_folder / "latin.txt").write_bytes(b"caf\xe9")
+    (current_folder / "bad.jsonl").write_text('"fine"\n{"prompt": \n')
+    (current_folder / "other.jsonl").write_text('{"text": "a"}\n')
+    (current_folder / "half.jsonl").write_text('"\\ud800"\n')
     ended = andrea("sample", trained, *arguments, *CPU)
     assert ended.code == 2
     assert said in ended.err

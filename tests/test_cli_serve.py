@@ -14,18 +14,18 @@ import urllib.request
 import pytest
 
 
-def test_a_folder_that_is_not_there_is_said(andrea, workplace):
+def test_a_folder_that_is_not_there_is_said(andrea, current_folder):
     """With what to do."""
     ended = andrea("serve")
     assert (ended.code, ended.err.splitlines()[0]) == (2, "error: there is no runs")
     assert "andrea run begins a run in runs/" in ended.err
-    (workplace / "file").write_text("x")
+    (current_folder / "file").write_text("x")
     assert "file is a file" in andrea("serve", "file").err
 
 
-def test_a_port_in_use_is_said(andrea, workplace):
+def test_a_port_in_use_is_said(andrea, current_folder):
     """And that another one can be named."""
-    (workplace / "runs").mkdir()
+    (current_folder / "runs").mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = andrea("serve", "--port", port)
@@ -35,17 +35,17 @@ def test_a_port_in_use_is_said(andrea, workplace):
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 300, "", "203.0.113.1"])
-def test_a_host_that_is_not_this_machine_is_said(andrea, workplace, host):
+def test_a_host_that_is_not_this_machine_is_said(andrea, current_folder, host):
     """An unknown name, no name, an address of another machine."""
-    (workplace / "runs").mkdir()
+    (current_folder / "runs").mkdir()
     ended = andrea("serve", "--host", host, "--port", 0)
     assert (ended.code, ended.err.startswith(f"error: cannot listen at {host}, port 0: ")) == (2, True)
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn", "msgspec", "psutil"])
-def test_a_missing_library_is_said_with_what_to_install(andrea, workplace, monkeypatch, missing):
+def test_a_missing_library_is_said_with_what_to_install(andrea, current_folder, monkeypatch, missing):
     """The extra brings all of them."""
-    (workplace / "runs").mkdir()
+    (current_folder / "runs").mkdir()
     monkeypatch.setitem(sys.modules, missing, None)
     ended = andrea("serve")
     assert ended.code == 2
@@ -54,9 +54,9 @@ def test_a_missing_library_is_said_with_what_to_install(andrea, workplace, monke
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_it_serves_until_it_is_told_to_end(workplace, name, code):
+def test_it_serves_until_it_is_told_to_end(current_folder, name, code):
     """At the address that it prints, also while somebody listens to its events."""
-    (workplace / "runs").mkdir()
+    (current_folder / "runs").mkdir()
     command = [sys.executable, "-m", "andrea", "serve", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ}) as process:
         url = re.search(r"http://127\.0\.0\.1:\d+/", process.stderr.readline())[0]

@@ -23,17 +23,17 @@ def harris(tiny, write_experiment):
     return write_experiment(tiny, "harris.json")
 
 
-def test_train_gives_what_a_run_uses(andrea, workplace, harris):
+def test_train_gives_what_a_run_uses(andrea, current_folder, harris):
     """The folder holds the very tokenizer of the experiment's data, which other libraries load too."""
     ended = andrea("tokenizer", "train", harris, "--out", "made", "--json")
     assert ended.code == 0, ended.err
     value = json.loads(ended.out)
     assert value["files"] == ["harris_segments.json", "tokenizer.json", "tokenizer_config.json"]
-    name, tokenizer = open_tokenizer(workplace / "made")
+    name, tokenizer = open_tokenizer(current_folder / "made")
     prepared = prepare_text([harris], [], [], lambda stage, done, total: None, Interrupts()).prepared
     assert (name, tokenizer.fingerprint) == ("tokenizer.harris", prepared.tokenizer.fingerprint)
     assert value["fingerprint"] == tokenizer.fingerprint
-    library = tokenizers.Tokenizer.from_file(str(workplace / "made" / "tokenizer.json"))
+    library = tokenizers.Tokenizer.from_file(str(current_folder / "made" / "tokenizer.json"))
     assert library.encode("root and leaf grows").ids == tokenizer.encode(b"root and leaf grows").tolist()
 
 
@@ -46,28 +46,28 @@ def test_train_takes_settings_and_plugins(andrea, harris):
     assert (value["plugin"], value["ids"]) == ("tokenizer.bpe", 266)
 
 
-def test_train_on_plain_files(andrea, workplace):
+def test_train_on_plain_files(andrea, current_folder):
     """Files need no experiment: text and JSON lines each find their reader, and a file may be a single document."""
     words = ["seed", "root", "leaf", "stem", "grows", "under", "rain"]
-    (workplace / "a.jsonl").write_text("".join(json.dumps({"text": f"{w} and {w}ing" * 3}) + "\n" for w in words))
-    (workplace / "a.txt").write_text("\n\n".join(f"the {w} of rain\n" * 40 for w in words * 9))
-    (workplace / "b.txt").write_text("one line")
+    (current_folder / "a.jsonl").write_text("".join(json.dumps({"text": f"{w} and {w}ing" * 3}) + "\n" for w in words))
+    (current_folder / "a.txt").write_text("\n\n".join(f"the {w} of rain\n" * 40 for w in words * 9))
+    (current_folder / "b.txt").write_text("one line")
     ended = andrea("tokenizer", "train", "a.jsonl", "a.txt", "b.txt", "--set", HARRIS, "--out", "made")
     assert ended.code == 0, ended.err
     assert "tokenizer.harris with 287 ids in made" in ended.out
-    assert open_tokenizer(workplace / "made")[1].size == 287
+    assert open_tokenizer(current_folder / "made")[1].size == 287
 
 
-def test_train_overwrites_nothing(andrea, workplace, harris):
+def test_train_overwrites_nothing(andrea, current_folder, harris):
     """A folder that exists is the user's."""
-    (workplace / "made").mkdir()
+    (current_folder / "made").mkdir()
     ended = andrea("tokenizer", "train", harris, "--out", "made")
     assert ended.code == 2
     assert "made exists already" in ended.err
-    assert list((workplace / "made").iterdir()) == []
+    assert list((current_folder / "made").iterdir()) == []
 
 
-def test_a_copy_that_fails_leaves_nothing(andrea, workplace, harris, monkeypatch):
+def test_a_copy_that_fails_leaves_nothing(andrea, current_folder, harris, monkeypatch):
     """Half a tokenizer is cleared away, also one of a command that was killed; the next command works."""
     real = shutil.copytree
 
@@ -75,14 +75,14 @@ def test_a_copy_that_fails_leaves_nothing(andrea, workplace, harris, monkeypatch
         real(source, target, **options)
         raise SystemExit(130)
 
-    (workplace / "made.partial").mkdir()
+    (current_folder / "made.partial").mkdir()
     monkeypatch.setattr(shutil, "copytree", fail)
     assert andrea("tokenizer", "train", harris, "--out", "made").code == 130
-    assert not list(workplace.glob("made*"))
-    (workplace / "made.partial").mkdir()
+    assert not list(current_folder.glob("made*"))
+    (current_folder / "made.partial").mkdir()
     monkeypatch.setattr(shutil, "copytree", real)
     assert andrea("tokenizer", "train", harris, "--out", "made").code == 0
-    assert [path.name for path in workplace.glob("made*")] == ["made"]
+    assert [path.name for path in current_folder.glob("made*")] == ["made"]
 
 
 def test_what_is_not_there(andrea):
@@ -115,7 +115,7 @@ def test_inspect_a_tokenizer_without_counts(andrea, experiment):
     assert "most used" not in value
 
 
-def test_a_run_is_inspected_and_put_on_a_diet(andrea, workplace, harris):
+def test_a_run_is_inspected_and_put_on_a_diet(andrea, current_folder, harris):
     """A run's own text counts: what inspect says of its tokenizer is what the token files hold."""
     assert andrea("run", harris, "--steps", "2", "--out", "made").code == 0
     value = json.loads(andrea("tokenizer", "inspect", "made", "--json").out)
@@ -141,7 +141,7 @@ def test_diet_of_the_right_text(andrea, harris):
     assert len(list(ElementTree.parse("sweep.svg").iter("{http://www.w3.org/2000/svg}polyline"))) == 4
 
 
-def test_diet_of_a_tokenizer_for_other_text(andrea, workplace, harris):
+def test_diet_of_a_tokenizer_for_other_text(andrea, current_folder, harris):
     """A tokenizer that was trained on code alone is mostly waste for the experiment's prose, and diet says so."""
     code = Path(sysconfig.get_paths()["stdlib"]) / "argparse.py"
     assert andrea("tokenizer", "train", code, "--set", "tokenizer.harris.segments=400", "--out", "code").code == 0

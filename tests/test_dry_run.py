@@ -8,9 +8,9 @@ import pytest
 
 
 @pytest.fixture
-def filtered(tiny, write_experiment, monkeypatch, workplace):
+def filtered(tiny, write_experiment, monkeypatch, current_folder):
     """Return an experiment with filters, in a cache of its own."""
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     tiny["plugins"]["filter.length"] = {"min_characters": 100}
     tiny["plugins"]["filter.duplicate"] = {}
     twice = {"reader": "source.jsonl", "options": tiny["sources"][0]["options"]}
@@ -19,12 +19,12 @@ def filtered(tiny, write_experiment, monkeypatch, workplace):
     return write_experiment(tiny)
 
 
-def test_a_dry_run_writes_nothing_and_reports_what_a_preparation_would(filtered, andrea, workplace):
+def test_a_dry_run_writes_nothing_and_reports_what_a_preparation_would(filtered, andrea, current_folder):
     """Kept, bytes and reasons are those of the manifests; no file is made."""
-    before = sorted(workplace.rglob("*"))
+    before = sorted(current_folder.rglob("*"))
     dry = andrea("prepare", filtered, "--dry-run", "--json")
     assert dry.code == 0, dry.err
-    assert sorted(workplace.rglob("*")) == before
+    assert sorted(current_folder.rglob("*")) == before
     table = andrea("prepare", filtered, "--dry-run").out
     assert "shorter than 100 characters" in table
     reports = json.loads(dry.out)["sources"]
@@ -36,7 +36,7 @@ def test_a_dry_run_writes_nothing_and_reports_what_a_preparation_would(filtered,
     assert manifests[2]["licences"] == ["CC0", "CC0", "CC0"]
 
 
-def test_processes_prepare_the_same(filtered, andrea, workplace, monkeypatch):
+def test_processes_prepare_the_same(filtered, andrea, current_folder, monkeypatch):
     """Plugins are made again in processes, and the files are those of one process."""
 
     def files(cache):
@@ -47,12 +47,12 @@ def test_processes_prepare_the_same(filtered, andrea, workplace, monkeypatch):
     monkeypatch.setenv("ANDREA_PROCESSES", "1")
     one = andrea("prepare", filtered, "--json")
     monkeypatch.setenv("ANDREA_PROCESSES", "2")
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "other"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "other"))
     monkeypatch.setattr("andrea.tokens.SMALL_BYTES", 0)
     two = andrea("prepare", filtered, "--json")
     assert two.code == 0, two.err
     assert one.out == two.out
-    assert files(workplace / "cache") == files(workplace / "other")
+    assert files(current_folder / "cache") == files(current_folder / "other")
 
 
 def test_a_nonsensical_number_of_processes_is_refused(filtered, andrea, monkeypatch):

@@ -118,9 +118,9 @@ def stand_ins(tmp_path):
     }
 
 
-def test_one_command_prepares_it(stand_ins, andrea, write_experiment, monkeypatch, workplace):
+def test_one_command_prepares_it(stand_ins, andrea, write_experiment, monkeypatch, current_folder):
     """With a folder in the place of each dataset, `andrea prepare` makes every source."""
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     value, _ = read_experiment("ANDREA-12M-TRAIN")
     value["plugins"]["tokenizer.harris"]["segments"] = 64
     value["sources"] = [source for source in value["sources"] if source.get("reader") != "source.docstrings"]

@@ -94,7 +94,7 @@ def test_damaged_files_are_errors_of_the_users(tmp_path):
             inspect_path(path)
 
 
-def test_the_machine(experiment, workplace):
+def test_the_machine(experiment, current_folder):
     """The doctor names versions and the cache, and finds no problem where there is none."""
     value = examine(experiment)
 
@@ -104,7 +104,7 @@ def test_the_machine(experiment, workplace):
     assert json.loads(json.dumps(value)) == value
 
 
-def test_every_problem_of_an_experiment(workplace):
+def test_every_problem_of_an_experiment(current_folder):
     """An experiment that is not there is a problem, not an error of the doctor's."""
     value = examine("quickstrat")
 
@@ -112,7 +112,7 @@ def test_every_problem_of_an_experiment(workplace):
     assert "did you mean quickstart?" in value["problems"][0]
 
 
-def test_every_source_that_cannot_be_read(experiment, workplace):
+def test_every_source_that_cannot_be_read(experiment, current_folder):
     """Sources are opened: each that has nothing to read is a problem with its name."""
     value = json.loads(Path(experiment).read_text(encoding="utf-8"))
     for number, source in enumerate(value["sources"]):

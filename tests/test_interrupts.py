@@ -59,7 +59,7 @@ def test_the_exit_code_is_the_shells(name, code):
 
 
 @pytest.fixture
-def start(workplace):
+def start(current_folder):
     """Return a function that starts ``andrea`` in a process of its own, with standard error to be read."""
     started = []
 
@@ -88,7 +88,9 @@ LONG = ["--set", "checkpoints.every=0", "--set", "log.console.every=5", "--set",
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_saves_and_ends_and_the_resume_equals_an_uncut_run(start, andrea, experiment, workplace, name, code):
+def test_a_signal_saves_and_ends_and_the_resume_equals_an_uncut_run(
+    start, andrea, experiment, current_folder, name, code
+):
     """A signal amid the steps: a checkpoint of that very step, the exit code, and the same end with ``==``."""
     process = start("run", experiment, "--out", "cut", "--steps", 5000, "--device", "cpu", *LONG)
     wait_for_line(process, "step 20/")
@@ -98,7 +100,7 @@ def test_a_signal_saves_and_ends_and_the_resume_equals_an_uncut_run(start, andre
     assert process.returncode == code, err
     assert f": {name}" in next(line for line in err.splitlines() if line.startswith("finished after"))
     assert err.splitlines()[-1] == "  go on:         andrea run --resume --out cut --steps 5000"
-    steps = complete_steps(workplace / "cut" / "checkpoints")
+    steps = complete_steps(current_folder / "cut" / "checkpoints")
     assert len(steps) == 1
     assert 20 <= steps[0] < 5000
     total = steps[0] + 15
@@ -106,11 +108,13 @@ def test_a_signal_saves_and_ends_and_the_resume_equals_an_uncut_run(start, andre
     assert andrea("run", experiment, "--out", "uncut", "--steps", total, "--device", "cpu", *LONG).code == 0
     for suffix in ("bin", "npz", "json"):
         path = f"checkpoints/step_{total:06d}.{suffix}"
-        assert (workplace / "cut" / path).read_bytes() == (workplace / "uncut" / path).read_bytes()
-    assert (workplace / "cut" / "journal.jsonl").read_bytes() == (workplace / "uncut" / "journal.jsonl").read_bytes()
+        assert (current_folder / "cut" / path).read_bytes() == (current_folder / "uncut" / path).read_bytes()
+    assert (current_folder / "cut" / "journal.jsonl").read_bytes() == (
+        current_folder / "uncut" / "journal.jsonl"
+    ).read_bytes()
 
 
-def test_sigusr1_saves_and_goes_on(start, experiment, workplace):
+def test_sigusr1_saves_and_goes_on(start, experiment, current_folder):
     """The run writes a checkpoint at the signal, and ends by itself with exit code 0."""
     process = start("run", experiment, "--out", "run", "--steps", 400, "--device", "cpu", *LONG)
     wait_for_line(process, "step 20/")
@@ -118,10 +122,10 @@ def test_sigusr1_saves_and_goes_on(start, experiment, workplace):
     _, err = process.communicate(timeout=60)
 
     assert process.returncode == 0, err
-    steps = complete_steps(workplace / "run" / "checkpoints")
+    steps = complete_steps(current_folder / "run" / "checkpoints")
     assert len(steps) == 2
     assert 20 <= steps[0] < steps[1] == 400
-    assert read_checkpoint(workplace / "run" / "checkpoints" / f"step_{steps[0]:06d}").step == steps[0]
+    assert read_checkpoint(current_folder / "run" / "checkpoints" / f"step_{steps[0]:06d}").step == steps[0]
 
 
 SLOW_READER = """
@@ -153,12 +157,12 @@ main()
     ids=["run", "prepare", "train", "diet"],
 )
 def test_a_signal_while_data_is_prepared_leaves_a_usable_cache(
-    andrea, experiment, workplace, monkeypatch, command, name, code
+    andrea, experiment, current_folder, monkeypatch, command, name, code
 ):
     """A signal during the preparation ends it with its code and nothing made; the same command then goes on."""
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     command = [experiment if part == "EXPERIMENT" else part for part in command]
-    before = {path.name for path in workplace.iterdir()}
+    before = {path.name for path in current_folder.iterdir()}
     with subprocess.Popen([sys.executable, "-c", SLOW_READER, *command], stderr=subprocess.PIPE, text=True) as process:
         wait_for_line(process, "reading one")
         process.send_signal(signal.Signals[name])
@@ -168,8 +172,8 @@ def test_a_signal_while_data_is_prepared_leaves_a_usable_cache(
     assert process.returncode == code, err
     assert "the same command again goes on" in err
     assert "Traceback" not in err
-    assert {path.name for path in workplace.iterdir()} == before | {"cache"}
-    assert not list((workplace / "cache").glob("*/*.partial"))
+    assert {path.name for path in current_folder.iterdir()} == before | {"cache"}
+    assert not list((current_folder / "cache").glob("*/*.partial"))
     assert andrea(*command).code == 0
 
 
@@ -199,12 +203,12 @@ main()
     ids=["train", "diet", "inspect"],
 )
 def test_a_signal_ends_whatever_a_tokenizer_command_does(
-    andrea, experiment, workplace, module, function, command, name, code
+    andrea, experiment, current_folder, module, function, command, name, code
 ):
     """Outside of preparing, `andrea tokenizer` ends at once, with the code of the signal and nothing half written."""
     assert andrea("tokenizer", "train", experiment, "--out", "ready").code == 0
     command = [experiment if part == "EXPERIMENT" else part for part in command]
-    before = {path.name for path in workplace.iterdir()}
+    before = {path.name for path in current_folder.iterdir()}
     script = STUCK.format(module=module, function=function)
     with subprocess.Popen(
         [sys.executable, "-c", script, "tokenizer", *command], stderr=subprocess.PIPE, text=True
@@ -216,12 +220,12 @@ def test_a_signal_ends_whatever_a_tokenizer_command_does(
 
     assert process.returncode == code
     assert err == ""
-    assert {path.name for path in workplace.iterdir()} == before
+    assert {path.name for path in current_folder.iterdir()} == before
 
 
-def test_a_signal_while_a_tokenizer_is_trained_ends_at_the_next_document(experiment, workplace, monkeypatch):
+def test_a_signal_while_a_tokenizer_is_trained_ends_at_the_next_document(experiment, current_folder, monkeypatch):
     """The sample of a tokenizer stops where the user stops it."""
-    monkeypatch.setenv("ANDREA_CACHE", str(workplace / "cache"))
+    monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     script = """
 import sys, time
 from andrea import store
@@ -246,7 +250,7 @@ main()
         process.wait(60)
     assert process.returncode == 130, err
     assert time.monotonic() - started < 10  # the sample alone takes longer
-    assert not (workplace / "made").exists()
+    assert not (current_folder / "made").exists()
 
 
 def test_a_second_sigint_ends_at_once(start, experiment):

@@ -142,24 +142,24 @@ def test_a_kill_at_every_system_call_loses_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_killed_run_resumes_to_the_uncut_one(experiment, andrea, workplace, seed):
+def test_a_killed_run_resumes_to_the_uncut_one(experiment, andrea, current_folder, seed):
     """A real ``andrea run`` killed somewhere in its steps is resumed, and ends with the bytes of an uncut run."""
     settings = ["--set", "checkpoints.every=2", "--set", "checkpoints.keep=2", "--steps", "60", "--device", "cpu"]
     run = [sys.executable, "-m", "andrea", "run", experiment, "--out", "cut", *settings]
-    journal = workplace / "cut" / "journal.jsonl"
+    journal = current_folder / "cut" / "journal.jsonl"
     with subprocess.Popen(run, stderr=subprocess.DEVNULL) as process:
-        wait_for(lambda: complete_steps(workplace / "cut" / "checkpoints"), process)
+        wait_for(lambda: complete_steps(current_folder / "cut" / "checkpoints"), process)
         time.sleep(random.Random(seed).uniform(0, 0.15))
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    assert complete_steps(workplace / "cut" / "checkpoints")[-1] < 60
+    assert complete_steps(current_folder / "cut" / "checkpoints")[-1] < 60
 
     assert andrea("run", "--resume", "--out", "cut", "--steps", "60", "--device", "cpu").code == 0
     assert andrea("run", experiment, "--out", "uncut", *settings).code == 0
-    assert journal.read_bytes() == (workplace / "uncut" / "journal.jsonl").read_bytes()
-    for path in sorted((workplace / "uncut").rglob("*")):
+    assert journal.read_bytes() == (current_folder / "uncut" / "journal.jsonl").read_bytes()
+    for path in sorted((current_folder / "uncut").rglob("*")):
         if path.is_file():
-            twin = workplace / "cut" / path.relative_to(workplace / "uncut")
+            twin = current_folder / "cut" / path.relative_to(current_folder / "uncut")
             assert twin.read_bytes() == path.read_bytes(), path
 
 

@@ -22,24 +22,24 @@ CPU = ("--device", "cpu")
 
 
 @pytest.fixture
-def run(tiny, workplace):
+def run(tiny, current_folder):
     """Return a run of 20 steps, trained from a value."""
     return package.train(tiny, out="run", steps=20, device="cpu")
 
 
-def test_training_is_that_of_the_command_line(run, andrea, experiment, workplace):
+def test_training_is_that_of_the_command_line(run, andrea, experiment, current_folder):
     """Byte for byte, whether the experiment is a value, a file's name or a configuration."""
     assert andrea("run", experiment, "--out", "told", "--steps", 20, *CPU).code == 0
-    value = json.loads((workplace / experiment).read_text())
+    value = json.loads((current_folder / experiment).read_text())
     package.train(from_json(value, "here"), out="typed", steps=20, device="cpu")
     package.train(experiment, out="named", steps=20, device="cpu")
     names = ("journal.jsonl", "checkpoints/step_000020.bin", "checkpoints/step_000020.npz")
     for name in names:
-        contents = {(workplace / folder / name).read_bytes() for folder in ("run", "told", "typed", "named")}
+        contents = {(current_folder / folder / name).read_bytes() for folder in ("run", "told", "typed", "named")}
         assert len(contents) == 1, name
 
 
-def test_options_reach_the_run(tiny, workplace):
+def test_options_reach_the_run(tiny, current_folder):
     """Steps, seed, plugins, settings; the folder is the next free one, named after the experiment."""
     one = package.train(
         tiny, steps=3, seed=7, plugins=["sampler.argmax"], without=["weight.epoch_penalty"],
@@ -55,17 +55,17 @@ def test_options_reach_the_run(tiny, workplace):
     assert package.Run.open().folder == one.folder  # the newest
 
 
-def test_a_run_goes_on(run, andrea, experiment, workplace):
+def test_a_run_goes_on(run, andrea, experiment, current_folder):
     """A resume ends as if it had not been interrupted; one that is done is opened."""
     more = package.train(out="run", steps=30, resume=True, device="cpu")
     assert andrea("run", experiment, "--out", "whole", "--steps", 30, *CPU).code == 0
     name = "checkpoints/step_000030.bin"
-    assert (workplace / "run" / name).read_bytes() == (workplace / "whole" / name).read_bytes()
+    assert (current_folder / "run" / name).read_bytes() == (current_folder / "whole" / name).read_bytes()
     assert more.checkpoints[-1] == 30
     assert package.train(out="run", steps=30, resume=True, device="cpu").checkpoints == more.checkpoints
 
 
-def test_training_from_another_thread(tiny, workplace):
+def test_training_from_another_thread(tiny, current_folder):
     """Where signals cannot be taken, it trains all the same."""
     runs = []
     thread = threading.Thread(target=lambda: runs.append(package.train(tiny, out="run", steps=2, device="cpu")))
@@ -74,9 +74,9 @@ def test_training_from_another_thread(tiny, workplace):
     assert runs[0].steps.rows == 2
 
 
-def test_an_interrupted_cell_leaves_a_checkpoint(tiny, workplace):
+def test_an_interrupted_cell_leaves_a_checkpoint(tiny, current_folder):
     """SIGINT ends the run between two steps and is no exception; the handler of before is back."""
-    (workplace / "tiny.json").write_text(json.dumps({**tiny, "schedule": {"steps": 10**6}}))
+    (current_folder / "tiny.json").write_text(json.dumps({**tiny, "schedule": {"steps": 10**6}}))
     script = (
         "import os, signal, threading, andrea\n"
         "before = signal.getsignal(signal.SIGINT)\n"  # ignored, where the tests run in the background of a shell
@@ -89,15 +89,15 @@ def test_an_interrupted_cell_leaves_a_checkpoint(tiny, workplace):
     assert done.stdout == "True True\n", done.stderr
 
 
-def test_the_history_in_columns(run, workplace):
+def test_the_history_in_columns(run, current_folder):
     """The numbers are those of the journal, and new ones appear when it has grown."""
-    losses = json.loads((workplace / "run/tiny.loss.json").read_text())
+    losses = json.loads((current_folder / "run/tiny.loss.json").read_text())
     assert run.steps["step"].tolist() == [step for step, _ in losses]
     assert run.steps["loss"].tolist() == [loss for _, loss in losses]
     assert set(run.pulls["source"]) <= {"one", "two"}
     assert run.pulls.rows == 20
     assert run.evaluations["step"].tolist() == [10, 10, 20, 20]
-    samples = json.loads((workplace / "run/tiny.samples.json").read_text())
+    samples = json.loads((current_folder / "run/tiny.samples.json").read_text())
     assert run.samples["text"].tolist() == [one["text"] for one in samples]
     assert run.reasons == {"stop.max_steps": "20 steps are done"}
 
@@ -106,7 +106,7 @@ def test_the_history_in_columns(run, workplace):
     assert run.reasons == {"stop.max_steps": "23 steps are done"}
 
 
-def test_the_model_of_a_run(run, andrea, workplace):
+def test_the_model_of_a_run(run, andrea, current_folder):
     """It writes, is measured and exported as by the commands; a checkpoint can be named."""
     asked = ("sample", "run", "--prompt", "seed ", "--tokens", 30, "--seed", 4, "--json", *CPU)
     for step, more in ((None, ()), (10, ("--checkpoint", "step_000010"))):
@@ -122,7 +122,7 @@ def test_the_model_of_a_run(run, andrea, workplace):
         assert file["embed"].shape == (257, 8)
 
 
-def test_how_a_run_looks(run, tiny, workplace):
+def test_how_a_run_looks(run, tiny, current_folder):
     """Where it is, how far, how good, why it ended; in a notebook as a table with its curve, and nothing is a tag."""
     text = repr(run)
     for said in (
@@ -155,9 +155,9 @@ def test_the_curve():
     assert "polyline" in draw_curve([3.0, 3.0])
 
 
-def test_a_run_that_has_just_begun(tiny, workplace):
+def test_a_run_that_has_just_begun(tiny, current_folder):
     """No journal, no checkpoint: it opens, is shown, and says what it has not."""
-    folder = workplace / "new"
+    folder = current_folder / "new"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(tiny))
     opened = package.Run.open(folder)
@@ -168,13 +168,13 @@ def test_a_run_that_has_just_begun(tiny, workplace):
         opened.model()
 
 
-def test_damaged_and_missing_runs(run, tiny, workplace):
+def test_damaged_and_missing_runs(run, tiny, current_folder):
     """What is wrong is said, with what to type next."""
     with pytest.raises(AndreaError, match="gone holds no run"):
         package.Run.open("gone")
     with pytest.raises(AndreaError, match="there is no run in"):
         package.Run.open()
-    with (workplace / "run/journal.jsonl").open("r+b") as file:
+    with (current_folder / "run/journal.jsonl").open("r+b") as file:
         file.write(b"{,")
     with pytest.raises(AndreaError, match="is damaged"):
         package.Run.open("run").steps  # noqa: B018
@@ -186,7 +186,7 @@ def test_damaged_and_missing_runs(run, tiny, workplace):
         package.train(tiny, out="run", device="cpu")
 
 
-def test_the_example_of_the_page(tiny, workplace, capsys):
+def test_the_example_of_the_page(tiny, current_folder, capsys):
     """What docs/export.md shows runs as it stands there, on a smaller experiment."""
     page = (Path(__file__).parents[1] / "docs/export.md").read_text(encoding="utf-8")
     block = next(part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "import andrea" in part)

@@ -15,15 +15,15 @@ WHOLE = {"name": "odd", "model": {"n_layer": 1, "n_head": 1, "d_model": 8, "cont
 
 
 @pytest.fixture
-def prepare(andrea, workplace):
+def prepare(andrea, current_folder):
     """Return a function that prepares one source and returns what was said when it was refused."""
-    (workplace / "text.txt").write_text("Enough of a text to be cut into pieces.\n\n" * 60)
-    (workplace / "digits.jsonl").write_text('{"text": "a", "id": ' + "9" * 6000 + "}\n")
+    (current_folder / "text.txt").write_text("Enough of a text to be cut into pieces.\n\n" * 60)
+    (current_folder / "digits.jsonl").write_text('{"text": "a", "id": ' + "9" * 6000 + "}\n")
 
     def call(reader="source.text", plugins=None, **options):
         source = {"name": "s", "reader": reader, "options": options}
         value = {**WHOLE, "sources": [source], "plugins": plugins or {"tokenizer.byte": {}}}
-        (workplace / "odd.json").write_text(json.dumps(value))
+        (current_folder / "odd.json").write_text(json.dumps(value))
         ended = andrea("prepare", "odd.json")
         assert ended.code == 2, ended.err
         return ended.err
@@ -65,13 +65,13 @@ def test_odd_vocabularies_are_refused(prepare, name, segments):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes with names are of POSIX")
-def test_a_pipe_is_refused(prepare, workplace):
+def test_a_pipe_is_refused(prepare, current_folder):
     """Text is read more than once; a pipe that nobody writes to would be waited for without an end."""
-    os.mkfifo(workplace / "pipe.jsonl")
+    os.mkfifo(current_folder / "pipe.jsonl")
     assert "pipe.jsonl is neither a file nor a folder" in prepare("source.jsonl", path="pipe.jsonl")
 
 
-def test_odd_sizes_of_a_sweep_are_refused(andrea, workplace):
+def test_odd_sizes_of_a_sweep_are_refused(andrea, current_folder):
     """Before anything is prepared."""
     ended = andrea("tokenizer", "diet", "--sizes", "512,99999999999")
     assert (ended.code, "--sizes 512,99999999999 is not a list of sizes from 1 to 1000000" in ended.err) == (2, True)

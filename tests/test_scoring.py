@@ -20,7 +20,7 @@ CPU = ("--device", "cpu")
 
 
 @pytest.fixture
-def model(andrea, experiment, workplace):
+def model(andrea, experiment, current_folder):
     """Return the model of a tiny run with a Harris tokenizer, whose context is 16."""
     harris = ("--plugin", "tokenizer.harris", "--set", "tokenizer.harris.segments=30")
     ended = andrea("run", experiment, *harris, "--out", "run", "--steps", 20, "--set", "schedule.peak=0.03", *CPU)

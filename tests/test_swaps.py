@@ -32,7 +32,7 @@ def final_bytes(folder):
     return [path.read_bytes() for path in (*files, folder / "journal.jsonl")]
 
 
-def run_and_resume(andrea, experiment, workplace, *arguments):
+def run_and_resume(andrea, experiment, current_folder, *arguments):
     """Run 20 steps at once, and cut after 9; return the exit code and whether both ends are equal."""
     common = [*arguments, "--device", "cpu"]
     whole = andrea("run", experiment, "--steps", str(STEPS), "--out", "whole", *common)
@@ -42,33 +42,33 @@ def run_and_resume(andrea, experiment, workplace, *arguments):
     assert cut.code == 0, cut
     resumed = andrea("run", "--resume", "--out", "cut", "--steps", str(STEPS), "--device", "cpu")
     assert resumed.code == 0, resumed
-    return whole, final_bytes(workplace / "whole") == final_bytes(workplace / "cut")
+    return whole, final_bytes(current_folder / "whole") == final_bytes(current_folder / "cut")
 
 
 @pytest.mark.parametrize("name", [n for n in available() if not n.startswith("source.") and n not in NEEDS_A_CARD])
-def test_every_plugin_swapped_in_runs_and_resumes(andrea, experiment, workplace, name):
+def test_every_plugin_swapped_in_runs_and_resumes(andrea, experiment, current_folder, name):
     """20 steps with the plugin, cut at 9 and resumed, end in the same bytes."""
     if name in ("bandit.replay", "tokenizer.library"):
         assert andrea("run", experiment, "--steps", str(CUT), "--out", "other", "--device", "cpu").code == 0
     settings = [f"--set={name}.{key}={json.dumps(value)}" for key, value in OPTIONS.get(name, {}).items()]
 
-    _, equal = run_and_resume(andrea, experiment, workplace, "--plugin", name, *settings)
+    _, equal = run_and_resume(andrea, experiment, current_folder, "--plugin", name, *settings)
 
     assert equal
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_A_CARD))
-def test_a_precision_that_needs_a_card_says_so(andrea, experiment, workplace, name):
+def test_a_precision_that_needs_a_card_says_so(andrea, experiment, current_folder, name):
     """On the CPU the fast precisions end with exit code 2 and name what works here."""
-    whole, _ = run_and_resume(andrea, experiment, workplace, "--plugin", name)
+    whole, _ = run_and_resume(andrea, experiment, current_folder, "--plugin", name)
 
     assert whole.code == 2
     assert "precision.fp32" in whole.err
-    assert not (workplace / "whole" / "checkpoints").exists()
+    assert not (current_folder / "whole" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize("name", [*DEFAULTS, "precision.fp32"])
-def test_every_default_swapped_out_runs_or_names_what_is_missing(andrea, tiny, write_experiment, workplace, name):
+def test_every_default_swapped_out_runs_or_names_what_is_missing(andrea, tiny, write_experiment, current_folder, name):
     """Without a default the run still works and resumes, or exits 2 and names the kind that is missing."""
     tiny["plugins"] = {} if name == "tokenizer.harris" else {"tokenizer.byte": {}}
     experiment = write_experiment(tiny)
@@ -79,7 +79,7 @@ def test_every_default_swapped_out_runs_or_names_what_is_missing(andrea, tiny, w
         assert ended.code == 2
         assert name in ended.err
         return
-    whole, equal = run_and_resume(andrea, experiment, workplace, "--without", name)
+    whole, equal = run_and_resume(andrea, experiment, current_folder, "--without", name)
 
     if kind in EXCLUSIVE:
         assert whole.code == 2
@@ -104,18 +104,20 @@ READERS = {
 
 
 @pytest.fixture
-def readable(workplace):
+def readable(current_folder):
     """Return a folder with something for every reader."""
     import subprocess
 
-    (workplace / "text").mkdir()
+    (current_folder / "text").mkdir()
     for number in range(6):
-        (workplace / "text" / f"page{number}.md").write_text(f"# Page {number}\n\n" + "The seed grows under rain. " * 9)
-        (workplace / "text" / f"page{number}.txt").write_text(
+        (current_folder / "text" / f"page{number}.md").write_text(
+            f"# Page {number}\n\n" + "The seed grows under rain. " * 9
+        )
+        (current_folder / "text" / f"page{number}.txt").write_text(
             f"Text {number}. " + "A leaf is a leaf in the light. " * 9
         )
     lines = ({"text": f"Line {number} of a source that grows. " * 5} for number in range(20))
-    (workplace / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (current_folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     rows = [
         {
             "name": f"word{number}",
@@ -125,14 +127,14 @@ def readable(workplace):
         for number in range(20)
     ]
     parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), workplace / "rows.parquet")
-    git = ["git", "-C", str(workplace / "repository"), "-c", "user.name=a", "-c", "user.email=a@example.org"]
-    (workplace / "repository").mkdir()
+    parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), current_folder / "rows.parquet")
+    git = ["git", "-C", str(current_folder / "repository"), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    (current_folder / "repository").mkdir()
     subprocess.run([*git, "init", "-q"], check=True)
     for number in range(12):
         message = f"Change number {number}: the stem carries the leaf and the leaf catches the light"
         subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", message], check=True)
-    return workplace
+    return current_folder
 
 
 @pytest.mark.parametrize("name", [n for n in available() if n.startswith("source.")])

@@ -46,12 +46,12 @@ def value(tiny, shared_folder):
 
 
 @pytest.fixture
-def write(value, workplace):
+def write(value, current_folder):
     """Return a function that writes the trial, with changes, and returns its path."""
 
     def write_value(name="small.json", **changes):
-        (workplace / name).write_text(json.dumps({**value, **changes}))
-        return workplace / name
+        (current_folder / name).write_text(json.dumps({**value, **changes}))
+        return current_folder / name
 
     return write_value
 
@@ -216,16 +216,16 @@ def wait_for(condition, process, seconds=60):
     raise AssertionError("it does not come")
 
 
-def test_a_trial_runs_and_an_interrupted_one_ends_in_the_same_bytes(andrea, write, shared_folder, workplace):
+def test_a_trial_runs_and_an_interrupted_one_ends_in_the_same_bytes(andrea, write, shared_folder, current_folder):
     """2 arms x 2 seeds x 30 steps at once on two devices; interrupted within a run and gone on with; again."""
     trial = write()
     whole = andrea("trial", trial, "--data", shared_folder, "--out", "whole", *CPU, *CPU)
     assert whole.code == 0, whole.err
-    assert all(ended(folder) for folder in (workplace / "whole" / "runs").iterdir())
+    assert all(ended(folder) for folder in (current_folder / "whole" / "runs").iterdir())
 
     command = [sys.executable, "-m", "andrea", "trial", trial, "--data", shared_folder, "--out", "cut", *CPU]
     process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, env=dict(os.environ))
-    first = workplace / "cut" / "runs" / "uniform.0"
+    first = current_folder / "cut" / "runs" / "uniform.0"
     wait_for((first / "config.json").exists, process)  # it is written just before the first step
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
@@ -237,28 +237,28 @@ def test_a_trial_runs_and_an_interrupted_one_ends_in_the_same_bytes(andrea, writ
 
     resumed = andrea("trial", trial, "--data", shared_folder, "--out", "cut", *CPU)
     assert resumed.code == 0, resumed.err
-    expected, found = numbers(workplace / "whole"), numbers(workplace / "cut")
+    expected, found = numbers(current_folder / "whole"), numbers(current_folder / "cut")
     last = [name for name in expected if "000030" in name or name.endswith("journal.jsonl")]
     assert len(last) == 4 * 4
     assert {name: found[name] for name in last} == {name: expected[name] for name in last}
 
-    times = {path: path.stat().st_mtime_ns for path in (workplace / "cut" / "runs").rglob("*")}
+    times = {path: path.stat().st_mtime_ns for path in (current_folder / "cut" / "runs").rglob("*")}
     again = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--json", *CPU)
     assert again.code == 0
     assert "4 runs, 4 of them done" in again.err
-    assert {path: path.stat().st_mtime_ns for path in (workplace / "cut" / "runs").rglob("*")} == times
+    assert {path: path.stat().st_mtime_ns for path in (current_folder / "cut" / "runs").rglob("*")} == times
     report = json.loads(again.out)
     assert [arm["arm"] for arm in report["arms"]] == ["uniform", "ucb1"]
     assert len(report["runs"]) == 4
     assert 0 < report["runs"][0]["curriculum"] < 1
     for name in ("report.md", "report.json", "trial.json", "experiments/ucb1.1.json", "logs/ucb1.1.txt"):
-        assert (workplace / "cut" / name).read_text(), name
-    assert json.loads((workplace / "cut" / "runs" / "ucb1.1" / "config.json").read_text())["seed"] == 1
-    plots = {path.name for path in (workplace / "cut" / "plots").iterdir()}
+        assert (current_folder / "cut" / name).read_text(), name
+    assert json.loads((current_folder / "cut" / "runs" / "ucb1.1" / "config.json").read_text())["seed"] == 1
+    plots = {path.name for path in (current_folder / "cut" / "plots").iterdir()}
     assert plots == {"curves.png", "differences.png", "walk.png", "shares-uniform.png", "shares-ucb1.png"}
 
 
-def test_an_arm_that_fails_is_named_and_the_others_go_on(andrea, value, write, shared_folder, workplace):
+def test_an_arm_that_fails_is_named_and_the_others_go_on(andrea, value, write, shared_folder, current_folder):
     """A run that ends with an error, and one that waits for it, are reported; exit code 1, and a table of the rest."""
     arms = {
         "uniform": {},
@@ -275,7 +275,7 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(andrea, value, write, s
     assert "nowhere" in ended_with.err
     assert "ruined.3 ended before it was evaluated once" in ended_with.err
     assert ended_with.out.splitlines()[0].split()[:3] == ["arm", "seeds", "mean"]
-    test = json.loads((workplace / "trials" / "small" / "runs" / "replay.3" / "test.json").read_text())
+    test = json.loads((current_folder / "trials" / "small" / "runs" / "replay.3" / "test.json").read_text())
     assert test["step"] == 30
     assert test["bits_per_byte"].keys() <= {"one", "two"}
     assert len(test["bits_per_byte"]) > 0

@@ -27,11 +27,11 @@ CPU = ("--device", "cpu")
 
 
 @pytest.fixture
-def trained(andrea, experiment, workplace):
+def trained(andrea, experiment, current_folder):
     """Return the folder of a tiny run of 20 steps."""
     ended = andrea("run", experiment, "--out", "run", "--steps", 20, *CPU)
     assert ended.code == 0, ended.err
-    return workplace / "run"
+    return current_folder / "run"
 
 
 @pytest.fixture(params=[(True, True), (False, True), (True, False)], ids=["tied", "untied", "without norms"])
@@ -285,12 +285,12 @@ def test_the_command(andrea, trained):
     assert weights["transformer.wte.weight"].reshape(-1).tobytes() == saved[: 257 * 8].tobytes()
 
 
-def test_an_older_checkpoint_and_another_place(andrea, trained, workplace):
+def test_an_older_checkpoint_and_another_place(andrea, trained, current_folder):
     """The checkpoint that is named goes where it is told; what is there stays."""
     ended = andrea("export", trained, "--checkpoint", "step_000010", "--out", "deep/down/model")
     assert ended.code == 0, ended.err
     assert "from_pretrained('deep/down/model')" in ended.err
-    assert "10 updates" in (workplace / "deep/down/model/README.md").read_text()
+    assert "10 updates" in (current_folder / "deep/down/model/README.md").read_text()
     again = andrea("export", trained, "--out", "deep/down/model")
     assert again.code == 2
     assert "deep/down/model exists already" in again.err

@@ -118,9 +118,9 @@ def test_the_family_goes_on_with_our_ids(name, tied, dtype, tolerance, bindings,
 
 @pytest.mark.parametrize("bindings", BINDINGS)
 @pytest.mark.parametrize("tied", ["true", "false"])
-def test_a_trained_model_goes_on_with_our_ids(andrea, workplace, tied, bindings):
+def test_a_trained_model_goes_on_with_our_ids(andrea, current_folder, tied, bindings):
     """64 ids after every prompt, exactly: what a model has learned by heart leaves no two ids as good as equal."""
-    (workplace / "verse.jsonl").write_text("\n".join(json.dumps({"text": VERSE * (3 + n % 3)}) for n in range(40)))
+    (current_folder / "verse.jsonl").write_text("\n".join(json.dumps({"text": VERSE * (3 + n % 3)}) for n in range(40)))
     value = {
         "name": "verse",
         "model": {"n_layer": 2, "n_head": 2, "d_model": 64, "context": 128},
@@ -130,12 +130,12 @@ def test_a_trained_model_goes_on_with_our_ids(andrea, workplace, tied, bindings)
         "sources": [{"name": "verse", "reader": "source.jsonl", "options": {"path": "verse.jsonl"}}],
         "plugins": {"tokenizer.harris": {"segments": 40}},
     }
-    (workplace / "verse.json").write_text(json.dumps(value))
+    (current_folder / "verse.json").write_text(json.dumps(value))
     trained = andrea("run", "verse.json", "--set", f"model.tie_embeddings={tied}", "--out", "run", "--device", "cpu")
     assert trained.code == 0, trained.err
     assert andrea("export", "run", "--format", "gguf", "--out", "model.gguf").code == 0
     theirs = OPEN[bindings]("model.gguf")
-    model = open_model(workplace / "run", None, "cpu", lambda line: None)
+    model = open_model(current_folder / "run", None, "cpu", lambda line: None)
     for prompt in ("", "When", "and the ", "sea ", "rain on "):
         ids = model.begin(prompt)
         want = model.engine.generate([ids], GenerateOptions(64, temperature=0))[0].tolist()

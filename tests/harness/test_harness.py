@@ -48,16 +48,16 @@ TASKS = {
 
 
 @pytest.fixture
-def model(andrea, experiment, workplace, monkeypatch):
+def model(andrea, experiment, current_folder, monkeypatch):
     """Return the model of a tiny run."""
-    monkeypatch.setenv("HF_HOME", str(workplace / "hub"))
+    monkeypatch.setenv("HF_HOME", str(current_folder / "hub"))
     ended = andrea("run", experiment, "--out", "run", "--steps", 20, *CPU)
     assert ended.code == 0, ended.err
-    return open_model(workplace / "run", None, "cpu", lambda line: None)
+    return open_model(current_folder / "run", None, "cpu", lambda line: None)
 
 
 @pytest.fixture
-def tasks(model, workplace):
+def tasks(model, current_folder):
     """Return a folder of tasks on twelve documents, and the documents."""
     documents = []
     for n in range(12):
@@ -67,11 +67,14 @@ def tasks(model, workplace):
         documents.append(
             {"question": question, "choices": choices, "answer": n % 3, "written": written if n < 9 else "no"}
         )
-    (workplace / "documents.json").write_text("\n".join(map(json.dumps, documents)))
-    folder = workplace / "tasks"
+    (current_folder / "documents.json").write_text("\n".join(map(json.dumps, documents)))
+    folder = current_folder / "tasks"
     folder.mkdir()
     for name, task in TASKS.items():
-        data = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(workplace / "documents.json")}}}
+        data = {
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(current_folder / "documents.json")}},
+        }
         (folder / f"{name}.yaml").write_text(json.dumps({"task": f"own_{name}", "test_split": "test", **data, **task}))
     return folder, documents
 

@@ -282,15 +282,15 @@ def test_what_is_not_in_the_published_layout(tmp_path, content):
 
 
 @pytest.fixture
-def trained(andrea, experiment, workplace):
+def trained(andrea, experiment, current_folder):
     """Return the folder of a tiny run of 20 steps."""
     ended = andrea("run", experiment, "--out", "run", "--steps", 20, *CPU)
     assert ended.code == 0, ended.err
-    return workplace / "run"
+    return current_folder / "run"
 
 
 @pytest.mark.parametrize("plugin", ["tokenizer.byte", "tokenizer.harris", "tokenizer.bpe"])
-def test_an_export_comes_back(andrea, experiment, workplace, plugin):
+def test_an_export_comes_back(andrea, experiment, current_folder, plugin):
     """Weights and tokenizer to the bit, whatever the tokenizer; it is measured as before, goes on, and is polished."""
     options = () if plugin == "tokenizer.byte" else ("--set", f"{plugin}.segments=40")
     started = andrea("run", experiment, "--plugin", plugin, *options, "--out", "run", "--steps", 20, *CPU)
@@ -301,7 +301,8 @@ def test_an_export_comes_back(andrea, experiment, workplace, plugin):
     assert "imported: back, step 0" in ended.err
 
     before, after = (
-        read_checkpoint(workplace / name) for name in ("run/checkpoints/step_000020", "back/checkpoints/step_000000")
+        read_checkpoint(current_folder / name)
+        for name in ("run/checkpoints/step_000020", "back/checkpoints/step_000000")
     )
     assert after.engine["weights"].tobytes() == before.engine["weights"].tobytes()
     assert not after.engine["first_moments"].any()
@@ -311,12 +312,12 @@ def test_an_export_comes_back(andrea, experiment, workplace, plugin):
 
     assert andrea("run", "--resume", "--out", "back", "--steps", 5, *CPU).code == 0
     assert andrea("polish", "back", "--set", "schedule.peak=1e-3", "--steps", 7, *CPU).code == 0
-    assert read_checkpoint(workplace / "back/checkpoints/step_000007").step == 7
+    assert read_checkpoint(current_folder / "back/checkpoints/step_000007").step == 7
     fork = andrea("run", "--from", "back/checkpoints/step_000000.json", "--out", "fork", "--steps", 2, *CPU)
     assert fork.code == 0, fork.err
 
 
-def test_an_imported_run_goes_on_bit_for_bit(andrea, experiment, workplace, trained):
+def test_an_imported_run_goes_on_bit_for_bit(andrea, experiment, current_folder, trained):
     """Cut after 4 steps and resumed it ends as in one go."""
     assert andrea("export", trained, "--out", "model").code == 0
     for name in ("one", "two"):
@@ -325,82 +326,86 @@ def test_an_imported_run_goes_on_bit_for_bit(andrea, experiment, workplace, trai
     for steps in (4, 9):
         assert andrea("run", "--resume", "--out", "two", "--steps", steps, *CPU).code == 0
     names = ("checkpoints/step_000009.bin", "checkpoints/step_000009.json", "journal.jsonl")
-    assert all((workplace / "one" / n).read_bytes() == (workplace / "two" / n).read_bytes() for n in names)
+    assert all((current_folder / "one" / n).read_bytes() == (current_folder / "two" / n).read_bytes() for n in names)
 
 
-def test_an_import_that_fails_leaves_nothing_and_takes_nothing(andrea, experiment, workplace, trained, monkeypatch):
+def test_an_import_that_fails_leaves_nothing_and_takes_nothing(
+    andrea, experiment, current_folder, trained, monkeypatch
+):
     """The folder that it made goes; one that was there, and what lies in it, stays."""
 
     def fail(self, *arguments):
         raise AndreaError("the disk is full", "make room")
 
     assert andrea("export", trained, "--out", "model").code == 0
-    (workplace / "there").mkdir()
-    (workplace / "there" / "notes.txt").write_text("mine")
+    (current_folder / "there").mkdir()
+    (current_folder / "there" / "notes.txt").write_text("mine")
     monkeypatch.setattr("andrea.loop.Loop.save_now", fail)
-    before = sorted(path.name for path in workplace.iterdir())
+    before = sorted(path.name for path in current_folder.iterdir())
     assert andrea("import", "model", experiment, "--out", "new", *CPU).code == 2
     assert andrea("import", "model", experiment, "--out", "there", *CPU).code == 2
-    assert sorted(path.name for path in workplace.iterdir()) == before
-    assert (workplace / "there" / "notes.txt").read_text() == "mine"
+    assert sorted(path.name for path in current_folder.iterdir()) == before
+    assert (current_folder / "there" / "notes.txt").read_text() == "mine"
 
 
-def test_a_tokenizer_of_the_librarys(andrea, experiment, workplace, folder):
+def test_a_tokenizer_of_the_librarys(andrea, experiment, current_folder, folder):
     """A folder of another's is taken with its tokenizer; rows that no id means are left out, and that is said."""
     place = folder(gpt2_tensors(vocabulary=264), vocab_size=264)
     ended = andrea("import", place, experiment, "--out", "run", *CPU)
     assert ended.code == 0, ended.err
     assert "left out: 7 rows" in ended.err
-    config = read_json(workplace / "run/config.json")
+    config = read_json(current_folder / "run/config.json")
     assert config["plugins"]["tokenizer.library"] == {"path": str(place)}
     assert config["model"]["n_layer"] == 2
-    weights = read_checkpoint(workplace / "run/checkpoints/step_000000").engine["weights"]
+    weights = read_checkpoint(current_folder / "run/checkpoints/step_000000").engine["weights"]
     assert weights[: 257 * 8].tobytes() == gpt2_tensors(vocabulary=264)["wte.weight"][:257].tobytes()
     assert weights[257 * 8 : 273 * 8].tobytes() == gpt2_tensors(vocabulary=264)["wpe.weight"].tobytes()
     assert andrea("run", "--resume", "--out", "run", "--steps", 3, *CPU).code == 0
     assert andrea("sample", "run", "--prompt", "seed", "--tokens", 4, *CPU).out.startswith("seed")
 
 
-def test_a_published_file_goes_on(andrea, experiment, workplace):
+def test_a_published_file_goes_on(andrea, experiment, current_folder):
     """Its shape is the experiment's; the run stands at the file's step, with its moments."""
     shape = ModelConfig(1, 2, 8, context=16)
-    weights, first, _ = write_published(workplace / "step_000012.bin", shape, 257, step=12)
+    weights, first, _ = write_published(current_folder / "step_000012.bin", shape, 257, step=12)
     ended = andrea("import", "step_000012.bin", experiment, "--out", "run", *CPU)
     assert ended.code == 0, ended.err
-    saved = read_checkpoint(workplace / "run/checkpoints/step_000012")
+    saved = read_checkpoint(current_folder / "run/checkpoints/step_000012")
     assert saved.engine["weights"].tobytes() == weights.tobytes()
     assert saved.engine["first_moments"].tobytes() == first.tobytes()
     assert saved.engine["applied_updates"].tolist() == [12]
-    assert (workplace / "run/checkpoints/step_000012.bin").read_bytes() == (workplace / "step_000012.bin").read_bytes()
+    assert (current_folder / "run/checkpoints/step_000012.bin").read_bytes() == (
+        current_folder / "step_000012.bin"
+    ).read_bytes()
     ended = andrea("run", "--resume", "--out", "run", "--steps", 14, *CPU)
     assert ended.code == 0, ended.err
     assert "step 13/14" in ended.err
 
 
-def test_the_tokenizer_of_a_published_file(andrea, experiment, workplace):
+def test_the_tokenizer_of_a_published_file(andrea, experiment, current_folder):
     """One that would be trained is refused; a folder of one is taken, and its ids must fit."""
     harris = ("--plugin", "tokenizer.harris", "--set", "tokenizer.harris.segments=30")
     assert andrea("run", experiment, *harris, "--out", "other", "--steps", 1, *CPU).code == 0
-    write_published(workplace / "step.bin", ModelConfig(1, 2, 8, context=16), 287, step=0)
+    write_published(current_folder / "step.bin", ModelConfig(1, 2, 8, context=16), 287, step=0)
     refused = andrea("import", "step.bin", experiment, *harris, "--out", "run", *CPU)
     assert refused.code == 2
     assert "tokenizer.harris would train another" in refused.err
     refused = andrea("import", "step.bin", experiment, "--out", "run", *CPU)
     assert "which with this shape means 287 ids; the tokenizer has 257" in refused.err
-    assert not (workplace / "run").exists()
+    assert not (current_folder / "run").exists()
 
     ended = andrea("import", "step.bin", experiment, "--tokenizer", "other", "--out", "run", *CPU)
     assert ended.code == 0, ended.err
     one, two = (
-        read_checkpoint(workplace / n) for n in ("run/checkpoints/step_000000", "other/checkpoints/step_000001")
+        read_checkpoint(current_folder / n) for n in ("run/checkpoints/step_000000", "other/checkpoints/step_000001")
     )
     assert one.record["fingerprint"]["tokenizer"] == two.record["fingerprint"]["tokenizer"]
-    config = read_json(workplace / "run/config.json")
-    assert config["data"]["tokenizer"] == str((workplace / "other/tokenizer").resolve())
+    config = read_json(current_folder / "run/config.json")
+    assert config["data"]["tokenizer"] == str((current_folder / "other/tokenizer").resolve())
     assert config["plugins"]["tokenizer.harris"] is not None
 
 
-def test_a_saved_tokenizer_for_a_new_run(andrea, experiment, workplace, trained):
+def test_a_saved_tokenizer_for_a_new_run(andrea, experiment, current_folder, trained):
     """`data.tokenizer` takes the tokenizer of a folder, so that two runs have the same ids; a wrong folder is said."""
     harris = ("--plugin", "tokenizer.harris", "--set", "tokenizer.harris.segments=30")
     assert andrea("run", experiment, *harris, "--out", "first", "--steps", 1, *CPU).code == 0
@@ -415,7 +420,7 @@ def test_a_saved_tokenizer_for_a_new_run(andrea, experiment, workplace, trained)
     ended = andrea("run", experiment, *taken, "--out", "second", "--steps", 1, *CPU)
     assert ended.code == 0, ended.err
     ids = [
-        read_checkpoint(workplace / n / "checkpoints/step_000001").record["fingerprint"]["tokenizer"]
+        read_checkpoint(current_folder / n / "checkpoints/step_000001").record["fingerprint"]["tokenizer"]
         for n in ("first", "second")
     ]
     assert ids[0] == ids[1]
@@ -432,7 +437,7 @@ def test_a_saved_tokenizer_for_a_new_run(andrea, experiment, workplace, trained)
     )
     assert refused.code == 2
     assert "harris_segments.json" in refused.err
-    assert not (workplace / "third").exists()
+    assert not (current_folder / "third").exists()
 
 
 @pytest.mark.parametrize(
@@ -448,15 +453,15 @@ def test_a_saved_tokenizer_for_a_new_run(andrea, experiment, workplace, trained)
         (["tiny.json"], "tiny.json is not in the published layout"),
     ],
 )
-def test_what_cannot_be_imported_is_refused(andrea, experiment, workplace, trained, arguments, said):
+def test_what_cannot_be_imported_is_refused(andrea, experiment, current_folder, trained, arguments, said):
     """With what is wrong, and nothing is left behind."""
     harris = ("--plugin", "tokenizer.harris", "--set", "tokenizer.harris.segments=30")
     assert andrea("run", experiment, *harris, "--out", "other", "--steps", 1, *CPU).code == 0
     assert andrea("export", trained, "--out", "model").code == 0
-    before = sorted(path.name for path in workplace.iterdir())
+    before = sorted(path.name for path in current_folder.iterdir())
     ended = andrea(
         "import", arguments[0], experiment, *arguments[1:], *([] if "--out" in arguments else ["--out", "new"]), *CPU
     )
     assert ended.code == 2
     assert said in ended.err
-    assert sorted(path.name for path in workplace.iterdir()) == before
+    assert sorted(path.name for path in current_folder.iterdir()) == before
