@@ -69,7 +69,8 @@ def cases(launch, random):
         random_storage(random, N * F),
         random_storage(random, N * STRIDE),
     )
-    gamma, beta, dgamma, dbeta = (random_floats(random, C) for _ in range(4))
+    gamma, beta, parameters = (random_floats(random, size) for size in (C, C, 2 * C))
+    places = filled(np.array([0, C], dtype=np.int64), 2)
     mean, rstd, losses = (random_floats(random, N) for _ in range(3))
     partials = launcher.allocate(4 * max(launch.norm_partials(N, C), launch.embed_partials(N, C), launch.norm_sums(P)))
     ids_N = np.minimum(random.geometric(0.002, N) - 1, V - 1).astype(np.int32)
@@ -100,9 +101,14 @@ def cases(launch, random):
         4 * row,
     )
     yield (
-        "layernorm_bwd (2 kernels)",
-        lambda: launch.layernorm_bwd(x, y, mean, rstd, gamma, z, w, dgamma, dbeta, partials, N, C),
+        "layernorm_bwd",
+        lambda: launch.layernorm_bwd(x, y, mean, rstd, gamma, z, w, partials, N, C),
         4 * row,
+    )
+    yield (
+        "layernorm_bwd_final (one norm)",
+        lambda: launch.layernorm_bwd_final(partials, parameters, places, 1, N, C),
+        4 * launch.norm_partials(N, C),
     )
     yield "residual_add", lambda: launch.residual_add(x, y, z, N * C), 3 * row
     yield "gelu_fwd", lambda: launch.gelu_fwd(wide, wide_out, N * F), 2 * N * F * 2

@@ -281,11 +281,15 @@ k_layernorm_bwd(const storage* dy_nc, const storage* x_nc, const float* mean_n, 
     norm_bwd_plain(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, begin, end);
 }
 
-// Adds the blocks' shares to dgamma and dbeta. A block of (32, 32) threads sums 32 of the 2 C columns: every y takes
-// each 32nd share, then y = 0 adds the 32 sums in order. Grid ceil(2 C / 32).
+// Adds the blocks' shares of all norms, [norms, shares, 2, C], to their dgamma and dbeta, which begin at the elements
+// places [norms, 2] of the gradients. A block of (32, 32) threads sums 32 of a norm's 2 C columns: every y takes each
+// 32nd share, then y = 0 adds the 32 sums in order. Grid (ceil(2 C / 32), norms).
 extern "C" __global__ void __launch_bounds__(1024)
-k_layernorm_bwd_final(const float* __restrict__ partials, int shares, float* dgamma_c, float* dbeta_c, int C) {
+k_layernorm_bwd_final(const float* __restrict__ partials, int shares, float* gradients,
+                      const int64* __restrict__ places, int C) {
   __shared__ float sums[32][33];
+  const int norm = blockIdx.y;
+  partials += (int64)norm * shares * 2 * C;
   const int column = blockIdx.x * 32 + threadIdx.x;
   float total = 0.0f;
   if (column < 2 * C) {
@@ -298,6 +302,6 @@ k_layernorm_bwd_final(const float* __restrict__ partials, int shares, float* dga
   total = 0.0f;
 #pragma unroll
   for (int y = 0; y < 32; y++) total += sums[y][threadIdx.x];
-  float* out = column < C ? dgamma_c + column : dbeta_c + column - C;
-  *out += total;
+  const int64 place = column < C ? places[2 * norm] + column : places[2 * norm + 1] + column - C;
+  gradients[place] += total;
 }

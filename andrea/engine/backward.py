@@ -1,7 +1,8 @@
 """The backward pass on the card, in the opposite order of `andrea.engine.forward`.
 
 Weight gradients are added in float32. `dstream` is the gradient of the residual stream; each norm's backward adds what
-came back through its branch to what skipped it.
+came back through its branch to what skipped it. The shares of all norms' parameter gradients are added up at the end,
+in one launch.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ def backward(m: Machine) -> None:
     for i in reversed(range(m.layers)):
         mlp_backward(m, i)
         attention_backward(m, i)
+    if m.norms:
+        shares, places = m.at("norm_shares"), m.at("norm_places")
+        m.elementwise.layernorm_bwd_final(shares, m.at("gradients"), places, len(m.norms), m.N, m.C)
 
 
 def head_backward(m: Machine) -> None:
@@ -74,8 +78,7 @@ def norm_backward(m: Machine, name: str, x: str, first: bool = False) -> None:
         m.affine(name)[0],
         0 if first else dstream,
         dstream,
-        *m.affine_gradients(name),
-        m.at("norm_shares") if m.config.model.norm_affine else 0,
+        m.norm_shares(name),
         m.N,
         m.C,
     )

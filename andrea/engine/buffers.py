@@ -162,8 +162,9 @@ def _plan_step(plan: MemoryPlan, config: EngineConfig, placement: Placement) -> 
     plan.add("order_starts", "where an id's positions begin", (V,), "int32")
     plan.add("embed_partials", "sums of ids that cross chunks", (Elementwise.embed_partials(N, C),), "float32")
     plan.add("square_sums", "partial sums of the gradient norm", (Elementwise.norm_sums(placement.size),), "float32")
-    if model.norm_affine:
-        plan.add("norm_shares", "shares of dgamma and dbeta", (Elementwise.norm_partials(N, C),), "float32")
+    if norms := len(norms_with_parameters(model)):
+        plan.add("norm_shares", "shares of dgamma and dbeta", (norms, Elementwise.norm_partials(N, C)), "float32")
+        plan.add("norm_places", "where dgamma and dbeta begin", (norms, 2), "int64")
     _plan_decoding(plan, config.batch_size, config.vocabulary)
 
 
@@ -209,6 +210,18 @@ def _plan_activations(plan: MemoryPlan, config: EngineConfig, storage: str) -> N
     plan.add("dqkv", "gradient of queries, keys, values", (B, T, 3 * C), storage)
     plan.add("dhidden", "gradient inside the MLP", (B, T, F), storage)
     plan.add("attention_rows", "two numbers a query for the backward", (B, model.n_head, T, 2), "float32")
+
+
+def norms_with_parameters(model: ModelConfig) -> list[str]:
+    """Return the names of all norms that have gamma and beta, in their order."""
+    names = [f"layer{i}.{norm}" for i in range(model.n_layer) for norm in ("ln1", "ln2")]
+    return [*names, "final"] if model.norm_affine else []
+
+
+def norm_places(model: ModelConfig, placement: Placement) -> npt.NDArray[np.int64]:
+    """Return at which elements of the gradients dgamma and dbeta of each norm begin, int64 (norms, 2)."""
+    names = norms_with_parameters(model)
+    return np.array([[placement.offsets[f"{name}.{kind}"] for kind in ("gamma", "beta")] for name in names], np.int64)
 
 
 @functools.lru_cache(maxsize=2)

@@ -196,7 +196,7 @@ class Elementwise:
 
     @classmethod
     def norm_partials(cls, N: int, C: int) -> int:
-        """Return how many float32 of scratch `layernorm_bwd` needs."""
+        """Return how many float32 `layernorm_bwd` leaves of one norm."""
         return cls.norm_shares(N)[0] * 2 * C
 
     def layernorm_bwd(
@@ -208,25 +208,27 @@ class Elementwise:
         gamma: int,
         dskip: int,
         dx: int,
-        dgamma: int,
-        dbeta: int,
-        partials: int,
+        shares: int,
         N: int,
         C: int,
     ) -> None:
-        """Store dx = dskip + the gradient through the norm; add dgamma and dbeta.
+        """Store dx = dskip + the gradient through the norm, and each block's shares of dgamma and dbeta.
 
-        `dskip` 0: nothing skipped the branch. `gamma` 0: a norm without parameters; partials are then not used.
-        `dx` may be `dy` or `dskip`.
+        `dskip` 0: nothing skipped the branch. `shares` 0: a norm without parameters. `dx` may be `dy` or `dskip`.
         """
         grid, rows = self.norm_shares(N)
-        shares = partials if gamma else 0
         threads = self._norm_threads(C)
         stages = max(1, min(_NORM_STAGES, _RING_SHARED // (threads * _RING_BYTES)))
         arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, rows, stages)
         self.launch("k_layernorm_bwd", grid, threads, *arguments, shared_bytes=stages * threads * _RING_BYTES)
-        if gamma and grid:
-            self.launch("k_layernorm_bwd_final", blocks_for(2 * C, 32), (32, 32), partials, grid, dgamma, dbeta, C)
+
+    def layernorm_bwd_final(self, shares: int, gradients: int, places: int, norms: int, N: int, C: int) -> None:
+        """Add the shares of all norms, which lie one behind the other, to their dgamma and dbeta.
+
+        `places` is the address of int64 [norms, 2]: at which elements of the gradients the two of each norm begin.
+        """
+        grid = blocks_for(2 * C, 32), norms
+        self.launch("k_layernorm_bwd_final", grid, (32, 32), shares, self.norm_shares(N)[0], gradients, places, C)
 
     # -- residual, GELU, casts, zeros --------------------------------------------------------------------------------
 

@@ -118,12 +118,14 @@ def kernel_bytes(name: str, m: Machine, arguments: tuple[Any, ...]) -> int:
     """Return the bytes that a kernel of a step must at least move; 0 when that depends on the tokens."""
     s, N, C = BYTES[m.precision.storage], m.N, m.C
     P, statistics = m.arena.plan["weights"].shape[0], 8 * N
+    shares = m.arena.plan["norm_shares"].bytes if m.norms else 0
     known = {
         "k_embed_fwd": 2 * N * C * s,
         "k_embed_bwd_position": N * C * s + 8 * m.T * C,
         "k_layernorm_fwd": 2 * N * C * s + statistics,
         "k_residual_layernorm_fwd": 4 * N * C * s + statistics,
         "k_layernorm_bwd": 4 * N * C * s + statistics,
+        "k_layernorm_bwd_final": shares,
         "k_gelu_fwd": 2 * N * m.F * s,
         "k_gelu_bwd": 3 * N * m.F * s,
         "k_loss_bwd": 2 * N * m.V * s,

@@ -16,6 +16,8 @@ from andrea.engine.buffers import (
     Placement,
     check_fits,
     free_memory,
+    norm_places,
+    norms_with_parameters,
     padded_vocabulary,
     place_parameters,
     plan_memory,
@@ -56,6 +58,7 @@ class Machine:
     V: int = field(init=False)
     layers: int = field(init=False)
     chunks: int = field(init=False)
+    norms: list[str] = field(init=False)
     free_before: int = 0
     _flat: dict[str, int] = field(init=False)
 
@@ -64,6 +67,7 @@ class Machine:
         self.B, self.T, self.C, self.layers = self.config.batch_size, model.context, model.d_model, model.n_layer
         self.N, self.F, self.V = self.B * self.T, 4 * self.C, padded_vocabulary(self.config.vocabulary)
         self.chunks = len(update_chunks(model, self.config.vocabulary))
+        self.norms = norms_with_parameters(model)
         self._flat = {segment.name: segment.source for segment in self.placement.segments}
 
     # -- addresses ---------------------------------------------------------------------------------------------------
@@ -86,11 +90,11 @@ class Machine:
             return 0, 0
         return self.at("weights", self._flat[f"{norm}.gamma"]), self.at("weights", self._flat[f"{norm}.beta"])
 
-    def affine_gradients(self, norm: str) -> tuple[int, int]:
-        """Return the addresses of their gradients, or (0, 0)."""
-        if not self.config.model.norm_affine:
-            return 0, 0
-        return self.gradient(f"{norm}.gamma"), self.gradient(f"{norm}.beta")
+    def norm_shares(self, norm: str) -> int:
+        """Return the address of the shares of a norm's parameter gradients, or 0."""
+        if not self.norms:
+            return 0
+        return self.at("norm_shares", self.norms.index(norm) * self.arena.plan["norm_shares"].shape[1])
 
     @property
     def head(self) -> str:
@@ -206,8 +210,10 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     free_before = free_memory()
     arena = Arena.allocate(plan)
     gemms.workspace = arena.address("gemm_workspace")
-    upload(arena.address("chunks"), update_chunks(config.model, config.vocabulary))
     placement = place_parameters(config.model, config.vocabulary)
+    upload(arena.address("chunks"), update_chunks(config.model, config.vocabulary))
+    if config.model.norm_affine:
+        upload(arena.address("norm_places"), norm_places(config.model, placement))
     elementwise = Elementwise(kernels, precision.storage, stream)
     forward, gradient = fused_gelu(config, precision, gemms)
     machine = Machine(

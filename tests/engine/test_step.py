@@ -179,10 +179,11 @@ def k_layernorm_bwd(dy, x, mean, rstd, gamma, dskip, dx, partials, N, C, rows, *
         shares[0] = dgamma, dbeta
 
 
-def k_layernorm_bwd_final(partials, shares, dgamma, dbeta, C):
-    total = array(partials, shares, 2, C).sum(axis=0)
-    array(dgamma, C)[:] += total[0]
-    array(dbeta, C)[:] += total[1]
+def k_layernorm_bwd_final(partials, shares, gradients, places, C):
+    norms = SHAPE["norms"]
+    sums = array(partials, norms, shares, 2, C).sum(axis=1)
+    for total, place in zip(sums.reshape(-1, C), array(places, 2 * norms, dtype=np.int64), strict=True):
+        array(gradients + 4 * int(place), C)[:] += total
 
 
 def k_gelu_fwd(pre, out, n):
@@ -402,6 +403,7 @@ def opened(monkeypatch):
     def open_one(config, **options):
         B, T, C = config.batch_size, config.model.context, config.model.d_model
         SHAPE.update(B=B, N=B * T, C=C, H=config.model.n_head)
+        SHAPE["norms"] = len(machine.norms_with_parameters(config.model))
         SHAPE["chunks"] = len(machine.update_chunks(config.model, config.vocabulary))
         engines.append(step.CudaEngine(evolve(config, options={"graph": False} | options), CARD, FP32))
         engines[-1].driver = host
@@ -625,6 +627,8 @@ def test_launches_are_timed_by_kind(opened, shape):
     assert sum(group.launches for group in products) == (3 * 4 * L + 3) * A
     linear = L * 12 * C * C + engine._machine.V * C
     assert sum(group.operations for group in products) == 3 * 2 * N * linear * A
+    assert groups["k_layernorm_bwd"].launches == (2 * L + 1) * A
+    assert groups["k_layernorm_bwd_final"].launches == A  # all norms of a micro-batch in one
     norms = groups["k_residual_layernorm_fwd"]
     assert norms.bytes == (2 * L) * A * (4 * 4 * N * C + 8 * N)
     assert all(group.milliseconds == group.launches for group in groups.values())  # a millisecond each, it says

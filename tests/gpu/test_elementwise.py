@@ -143,24 +143,42 @@ def test_layernorm_bwd(bench, close, B, T, C, affine, skip):
     dy, dy_BTC = bench.draw(B, T, C)
     dskip, dskip_BTC = bench.draw(B, T, C)
     gamma, gamma_C = bench.draw_float(C)
-    dgamma, dgamma_C = bench.draw_float(C)
-    dbeta, dbeta_C = bench.draw_float(C)
+    gradients, gradients_2C = bench.draw_float(2, C)
     _, mean_BT, rstd_BT = op.k_layernorm_fwd(x_BTC, None, None)
     mean, rstd = (bench.card.put(a.astype(np.float32)) for a in (mean_BT, rstd_BT))
     dx = dskip if skip == "in place" else bench.room(N, C)
-    partials = bench.room(bench.launch.norm_partials(N, C), dtype="float32")
-    bench.launch.layernorm_bwd(
-        dy, x, mean, rstd, gamma * affine, dskip * (skip != "none"), dx, dgamma, dbeta, partials, N, C
-    )
-    before = dgamma_C.copy()
-    parameters = (gamma_C, dgamma_C, dbeta_C) if affine else (None, None, None)
+    shares = bench.room(bench.launch.norm_partials(N, C), dtype="float32")
+    bench.launch.layernorm_bwd(dy, x, mean, rstd, gamma * affine, dskip * (skip != "none"), dx, shares * affine, N, C)
+    if affine:
+        bench.launch.layernorm_bwd_final(shares, gradients, bench.card.put(np.array([0, C], np.int64)), 1, N, C)
+    before = gradients_2C.copy()
+    parameters = (gamma_C, *gradients_2C) if affine else (None, None, None)
     expected_BTC = op.k_layernorm_bwd(dy_BTC, x_BTC, mean_BT, rstd_BT, *parameters)
     if skip != "none":
         expected_BTC = op.k_residual_add_bwd(expected_BTC, dskip_BTC)
     close(bench.read(dx, B, T, C), expected_BTC, bench.precision.name)
-    close(bench.read(dgamma, C, dtype="float32"), dgamma_C, "fp32")
-    close(bench.read(dbeta, C, dtype="float32"), dbeta_C, "fp32")
-    assert affine != np.array_equal(before, dgamma_C)
+    for got_C, wanted_C in zip(bench.read(gradients, 2, C, dtype="float32"), gradients_2C, strict=True):
+        close(got_C, wanted_C, "fp32")
+    assert affine != np.array_equal(before, gradients_2C)
+
+
+@pytest.mark.parametrize("C", [5, 48, 768])
+def test_layernorm_bwd_final(bench_float, close, C):
+    """The shares of several norms go where their gradients begin and nowhere else, as if each had its own launch."""
+    bench, norms, N = bench_float, 3, 5000
+    shares, shares_nb2C = bench.draw_float(norms, bench.launch.norm_shares(N)[0], 2, C)
+    gradients, gradients_P = bench.draw_float(6 * C + 9)
+    places = np.array([[5 * C + 9, 0], [C, 2 * C + 4], [4 * C + 4, 3 * C + 4]], dtype=np.int64)
+    apart = bench.card.put(bench.read(gradients, 6 * C + 9, dtype="float32"))
+    bench.launch.layernorm_bwd_final(shares, gradients, bench.card.put(places), norms, N, C)
+    for place, total_C in zip(places.reshape(-1), shares_nb2C.sum(axis=1).reshape(-1, C), strict=True):
+        gradients_P[place : place + C] += total_C
+    got = bench.read(gradients, 6 * C + 9, dtype="float32")
+    close(got, gradients_P, "fp32")
+    for norm in range(norms):
+        mine = shares + 4 * norm * bench.launch.norm_partials(N, C)
+        bench.launch.layernorm_bwd_final(mine, apart, bench.card.put(places[norm]), 1, N, C)
+    assert bench.read(apart, 6 * C + 9, dtype="float32").tobytes() == got.tobytes()
 
 
 # -- residual, GELU, casts, zeros ------------------------------------------------------------------------------------
@@ -494,14 +512,17 @@ def test_a_thousand_repeats_give_identical_bits(bench):
     ids, order = bench.card.put(ids_BT), bench.card.put(sorted_positions(ids_BT))
     sizes = {"dembed": V * C, "dposition": T * C, "dgamma": C, "dbeta": C}
     sums = bench.room(sum(sizes.values()), dtype="float32")
-    address = dict(zip(sizes, (sums + 4 * np.cumsum([0, *sizes.values()])).tolist()[:-1], strict=True))
+    begin = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist()[:-1], strict=True))
+    address = {name: sums + 4 * place for name, place in begin.items()}
+    places = bench.card.put(np.array([begin["dgamma"], begin["dbeta"]], dtype=np.int64))
     total = sum(sizes.values())
     one = bench.room(max(bench.launch.embed_partials(N, C), bench.launch.norm_partials(N, C)), dtype="float32")
     dx, state = bench.room(N, C), bench.card.put(initial_state())
     seen = set()
     for _ in range(1000):
         bench.launch.zero(sums, 4 * total)
-        bench.launch.layernorm_bwd(dy, x, mean, rstd, gamma, 0, dx, address["dgamma"], address["dbeta"], one, N, C)
+        bench.launch.layernorm_bwd(dy, x, mean, rstd, gamma, 0, dx, one, N, C)
+        bench.launch.layernorm_bwd_final(one, sums, places, 1, N, C)
         bench.launch.embed_bwd(dx, ids, order, address["dembed"], address["dposition"], one, B, T, C)
         bench.launch.grad_norm(sums, one, state, total, 1.0, 0.9, 0.999)
         seen.add((bench.read(sums, total, dtype="float32").tobytes(), float(read_state(bench, state)["grad_norm"])))
@@ -568,7 +589,7 @@ def test_norm_and_gelu_past_two_to_the_31_elements(bench_large, close):
     rows, found = sampled(bench, y, N, C)
     normed, mean_R, rstd_R = (a[0] for a in op.k_layernorm_fwd(x_RC[None], None, None))
     close(found, normed[rows % period], "fp16")
-    bench.launch.layernorm_bwd(y, x, mean, rstd, 0, x, y, 0, 0, 0, N, C)
+    bench.launch.layernorm_bwd(y, x, mean, rstd, 0, x, y, 0, N, C)
     rows, found = sampled(bench, y, N, C)
     stored = normed.astype(np.float16).astype(np.float64)
     branch = op.k_layernorm_bwd(stored[None], x_RC[None], mean_R[None], rstd_R[None], None, None, None)
