@@ -97,3 +97,32 @@ def test_an_unknown_part_is_refused(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no part racecheck" in done.stderr
+
+
+def test_a_grown_model_and_the_same_one_cut_in_its_middle(tiny, tmp_path, monkeypatch, capsys):
+    """The run that was cut ends in the same bytes; figures are those of the whole run; a changed byte is named."""
+    grow = load("grow")
+    steps, model = 60, {"context": 64, "d_model": 64}  # slow enough to be cut
+    experiment = {
+        **tiny,
+        "model": {**tiny["model"], **model},
+        "schedule": {**tiny["schedule"], "steps": steps},
+        "sampling": {"sample_every": 30, "count": 1, "max_tokens": 4},
+        "evaluation": {"eval_every": 30, "rows": 2},
+    }
+    (tmp_path / "tiny.json").write_text(json.dumps(experiment))
+    out = tmp_path / "grown"
+    monkeypatch.setattr(
+        sys, "argv", ["grow.py", str(tmp_path / "tiny.json"), "--out", str(out), "--device", "cpu", "--cut"]
+    )
+    assert grow.main() == 0
+    assert '"cut_differs_in": []' in capsys.readouterr().out
+    found = json.loads((out / "figures.json").read_text())
+    assert found["steps"] == steps
+    assert found["curve"][-1][0] == steps
+    assert 0 < found["cut_at"] < steps
+    assert [step for step, _ in found["samples"]] == [30, 60]
+    assert len(found["bits_per_byte"]) == 2 * len(tiny["sources"])
+    weights = out / "cut" / "checkpoints" / f"step_{steps:06d}.bin"
+    weights.write_bytes(b"x" + weights.read_bytes()[1:])
+    assert grow.differences(out / "whole", out / "cut", steps) == [f"checkpoints/{weights.name}"]
