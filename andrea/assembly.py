@@ -36,7 +36,7 @@ from andrea.placeholders import fill_data
 from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, register, source_digest
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
-from andrea.types import Device, Document, Precision, SourceSpec, Tokenizer, TokenizerRequest
+from andrea.types import Device, Document, NeedsTextError, Precision, SourceSpec, Tokenizer, TokenizerRequest
 from andrea.workers import count_processes
 
 RUNS = Path("runs")
@@ -356,17 +356,9 @@ def _tokenizer_key(tokenizer: Chosen, config: RunConfig, asked: Asked) -> str:
     """
     entry = tokenizer.entry
     known_by: Any = dict(tokenizer.options)
-    with suppress(_NeedsTextError):
-        known_by = asked.make_tokenizer(TokenizerRequest(_no_sample)).fingerprint
+    with suppress(NeedsTextError):
+        known_by = asked.make_tokenizer(TokenizerRequest()).fingerprint
     return json.dumps([entry.name, entry.version, source_digest(entry.load()), known_by], sort_keys=True)
-
-
-class _NeedsTextError(Exception):
-    """A tokenizer asked for text to be trained on."""
-
-
-def _no_sample(limit: int) -> Iterator[bytes]:
-    raise _NeedsTextError
 
 
 def survey_data(

@@ -14,10 +14,10 @@ from andrea.checkpoint import complete_steps, newest_checkpoint, read_checkpoint
 from andrea.config import from_json, read_json
 from andrea.errors import AndreaError
 from andrea.loop import Hooks
-from andrea.registry import Chosen, available, create, register
+from andrea.registry import create, register
 from andrea.sources import read_source
 from andrea.tokenfile import TokenFile
-from andrea.types import SourceSpec, TokenizerRequest
+from andrea.types import SourceSpec
 
 
 def inspect_path(path: Path) -> dict[str, Any]:
@@ -63,24 +63,20 @@ def _run(folder: Path) -> dict[str, Any]:
 
 def _tokenizer(folder: Path) -> dict[str, Any] | None:
     """Return what the tokenizer saved in a folder is; None when no tokenizer plugin can load it."""
-    for entry in available().values():
-        if entry.kind != "tokenizer":
-            continue
-        try:
-            hooks = Hooks(register(create([Chosen(entry, {})])))
-            tokenizer = hooks.make_tokenizer(TokenizerRequest(lambda limit: iter(()), folder))
-        except AndreaError:
-            continue
-        files = sorted(path.name for path in folder.iterdir())
-        return {
-            "tokenizer": str(folder),
-            "plugin": entry.name,
-            "ids": tokenizer.size,
-            "bos": tokenizer.bos,
-            "fingerprint": tokenizer.fingerprint,
-            "files": files,
-        }
-    return None
+    from andrea.vocabulary import open_tokenizer
+
+    try:
+        name, tokenizer = open_tokenizer(folder)
+    except AndreaError:
+        return None
+    return {
+        "tokenizer": str(folder),
+        "plugin": name,
+        "ids": tokenizer.size,
+        "bos": tokenizer.bos,
+        "fingerprint": tokenizer.fingerprint,
+        "files": sorted(path.name for path in folder.iterdir()),
+    }
 
 
 def _checkpoint(path: Path) -> dict[str, Any]:

@@ -305,7 +305,7 @@ def reopen(
     for part in (folder, words, *(known for known, _ in human)):
         if not is_whole(part):
             raise AndreaError(f"{part} is {'damaged' if part.exists() else 'gone'}", PREPARE_AGAIN)
-    tokenizer = make_tokenizer(TokenizerRequest(_no_sample, saved=folder))
+    tokenizer = make_tokenizer(TokenizerRequest(saved=folder))
     if tokenizer.fingerprint != record["tokenizer"]["fingerprint"]:
         raise AndreaError(
             f"the tokenizer in {folder} is not what it was: its fingerprint is {tokenizer.fingerprint[:16]}, "
@@ -332,10 +332,6 @@ def _read_record(path: Path) -> dict[str, Any]:
     if digest_of(record) != path.stem:
         raise AndreaError(f"{path} is damaged: it does not have the digest that is its name", PREPARE_AGAIN)
     return record
-
-
-def _no_sample(limit: int) -> Iterator[bytes]:
-    raise ValueError("a saved tokenizer is loaded, not trained: there is no sample")
 
 
 def _reopen_source(cache: Path, manifest: Mapping[str, Any]) -> PreparedSource:
@@ -577,7 +573,7 @@ def _encode_chunk(asks: Asks, chunk: Chunk, saved: Path) -> tuple[npt.NDArray[An
 
 @functools.lru_cache(maxsize=1)
 def _encoder(make_tokenizer: Callable[[TokenizerRequest], Tokenizer], saved: Path) -> Encoder:
-    return Encoder(make_tokenizer(TokenizerRequest(_no_sample, saved=saved)))
+    return Encoder(make_tokenizer(TokenizerRequest(saved=saved)))
 
 
 def _prepared_source(store: Store, paths: Sequence[Path], tokenizer: Tokenizer, task: _Task) -> PreparedSource:

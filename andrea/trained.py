@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -130,7 +130,7 @@ def find_model(folder: Path | None, checkpoint: Path | None, say: Say, device: s
         snapshot = _chosen(folder / "checkpoints", checkpoint, say)
     config = from_json(snapshot.record["config"], "the checkpoint's configuration")
     hooks = Hooks(register(create(_needed(config, device))))
-    tokenizer = hooks.make_tokenizer(TokenizerRequest(_no_sample, folder / "tokenizer"))
+    tokenizer = hooks.make_tokenizer(TokenizerRequest(saved=folder / "tokenizer"))
     if tokenizer.fingerprint != snapshot.record["fingerprint"]["tokenizer"]:
         raise AndreaError(
             f"{folder / 'tokenizer'} is not the tokenizer that the model was trained with",
@@ -183,10 +183,6 @@ def _chosen(place: Path, checkpoint: Path | None, say: Say) -> Snapshot:
         names = ", ".join(stem(step) for step in steps)
         raise AndreaError(f"there is no checkpoint {checkpoint}", f"those of {place.parent} are {names}")
     return read_checkpoint(path)
-
-
-def _no_sample(limit: int) -> Iterator[bytes]:
-    raise ValueError("a saved tokenizer is loaded, not trained")
 
 
 def _needed(config: RunConfig, device: str) -> list[Chosen]:

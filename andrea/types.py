@@ -112,6 +112,15 @@ class Tokenizer(Protocol):
         """Write what is needed to load it again into an existing folder."""
 
 
+class NeedsTextError(Exception):
+    """A tokenizer asked for text to be trained on where there is none."""
+
+
+def no_text(limit: int) -> Iterator[bytes]:
+    """Be the sample where a tokenizer is to be had without training."""
+    raise NeedsTextError("this tokenizer is loaded, not trained: there is no sample")
+
+
 @frozen
 class TokenizerRequest:
     """What a tokenizer plugin is given.
@@ -120,12 +129,12 @@ class TokenizerRequest:
     ----------
     sample
         `sample(limit)` yields training text as bytes, a document at a time, in the proportions of the mix, at
-        most `limit` bytes in all. Never held-out text. Calling it twice gives the same.
+        most `limit` bytes in all. Never held-out text. Calling it twice gives the same. By default there is no text.
     saved
         A folder that `Tokenizer.save` wrote: load that and train nothing. None: train.
     """
 
-    sample: Callable[[int], Iterator[bytes]]
+    sample: Callable[[int], Iterator[bytes]] = no_text
     saved: Path | None = None
 
 

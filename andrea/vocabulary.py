@@ -153,7 +153,7 @@ def open_tokenizer(folder: Path) -> tuple[str, Tokenizer]:
     for entry in available().values():
         if entry.kind == "tokenizer":
             try:
-                return entry.name, _make(entry.name, {}, TokenizerRequest(_no_sample, place))
+                return entry.name, _make(entry.name, {}, TokenizerRequest(saved=place))
             except AndreaError as error:
                 problems.append(error.message)
     raise AndreaError(
@@ -186,10 +186,6 @@ def is_run(folder: Path) -> bool:
 
 def _make(name: str, options: Mapping[str, Any], request: TokenizerRequest) -> Tokenizer:
     return Hooks(register(create([Chosen(find(name), options)]))).make_tokenizer(request)
-
-
-def _no_sample(limit: int) -> Iterator[bytes]:
-    raise ValueError("a saved tokenizer is loaded, not trained")
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

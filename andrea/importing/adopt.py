@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -126,8 +126,4 @@ def _tokenizer(planned: Plan) -> Tokenizer:
             "name its folder: --tokenizer FOLDER; bytes alone are --plugin tokenizer.byte",
         )
     hooks = Hooks(register(create([chosen])))
-    return hooks.make_tokenizer(TokenizerRequest(_no_sample, Path(folder) if folder else None))
-
-
-def _no_sample(limit: int) -> Iterator[bytes]:
-    raise ValueError("a given tokenizer is loaded, not trained")
+    return hooks.make_tokenizer(TokenizerRequest(saved=Path(folder) if folder else None))

@@ -19,7 +19,7 @@ def chance(folder: Path, config: Mapping[str, Any]) -> float:
         if name.startswith("tokenizer.") and name in available():
             try:
                 hooks = Hooks(register(create([Chosen(available()[name], dict(options))])))
-                tokenizer = hooks.make_tokenizer(TokenizerRequest(lambda limit: iter(()), folder / "tokenizer"))
+                tokenizer = hooks.make_tokenizer(TokenizerRequest(saved=folder / "tokenizer"))
                 return math.log(tokenizer.size)
             except Exception:  # a plugin of others may raise anything; its run is shown all the same
                 return math.nan
