@@ -20,6 +20,10 @@ def trial(
     device: Annotated[
         list[str] | None, typer.Option("--device", metavar="auto|cpu|cuda[:N]", help="where to compute; repeatable")
     ] = None,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="run this arm alone, with what it waits for; repeatable")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="run with this seed alone; repeatable")] = None,
     queue: Annotated[str, typer.Option(help="who spreads the runs: here, or that of a package")] = "here",
     report: Annotated[bool, typer.Option("--report", help="run nothing, only render what is done")] = False,
     json_: AsJson = False,
@@ -27,7 +31,7 @@ def trial(
     """Run an experiment under several arms and seeds, go on where it was interrupted, and compare them in one table."""
     from andrea.assembly import print_line
     from andrea.interrupts import exit_code
-    from andrea.trial import find_trial, jobs_of, read_trial, write_trial
+    from andrea.trial import find_trial, jobs_of, part_of, read_trial, write_trial
     from andrea.trial_plot import write_plots
     from andrea.trial_queue import find_queue
     from andrea.trial_report import to_json, write_report
@@ -37,11 +41,12 @@ def trial(
     folder = out or Path("trials") / file.stem
     asked = read_trial(file, data)
     jobs = jobs_of(asked, str(file), folder)
+    part = part_of(jobs, arm or [], seed or [])
     failed: list[str] = []
     if not report:
         make = find_queue(queue)
         write_trial(folder, file, jobs)
-        work = make(jobs, device or ["auto"], folder / "logs", print_line)
+        work = make(part, device or ["auto"], folder / "logs", print_line)
         if stopped_by := work.work():
             raise typer.Exit(exit_code(stopped_by))
         failed = work.failed
@@ -56,5 +61,5 @@ def trial(
     if not plots:
         print_line("no plots: they need matplotlib: pip install andrea[plot]")
     if failed:
-        print(f"error: {len(failed)} of {len(jobs)} runs are not done: {', '.join(failed)}", file=sys.stderr)
+        print(f"error: {len(failed)} of {len(part)} runs are not done: {', '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)

@@ -235,8 +235,12 @@ def test_a_trial_runs_and_an_interrupted_one_ends_in_the_same_bytes(andrea, writ
     assert steps[-1] == {"kind": "stop", "step": steps[-1]["step"], "reasons": {"signal": "SIGTERM"}}
     assert not ended(first)
 
+    part = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--arm", "uniform", "--seed", "0", *CPU)
+    assert part.code == 0, part.err
+    assert [folder.name for folder in (current_folder / "cut" / "runs").iterdir()] == ["uniform.0"]
     resumed = andrea("trial", trial, "--data", shared_folder, "--out", "cut", *CPU)
     assert resumed.code == 0, resumed.err
+    assert "4 runs, 1 of them done" in resumed.err
     expected, found = numbers(current_folder / "whole"), numbers(current_folder / "cut")
     last = [name for name in expected if "000030" in name or name.endswith("journal.jsonl")]
     assert len(last) == 4 * 4
