@@ -42,6 +42,9 @@ class EngineConfig:
         Micro-batches of one update; a step has R = B x accumulation rows.
     seed
         Of the initial weights.
+    training
+        False: the engine evaluates and generates only. It holds no gradients and moments, and one layer's activations
+        at a time; its state is the weights alone, and its numbers are those of an engine that trains.
     options
         Switches of one implementation, for instance ``{"graph": False}``.
     """
@@ -53,6 +56,7 @@ class EngineConfig:
     batch_size: int = 8
     accumulation: int = 1
     seed: int = 0
+    training: bool = True
     options: Mapping[str, Any] = field(factory=dict)
 
     @property
@@ -170,7 +174,7 @@ class Engine(Protocol):
         """
 
     def export_state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return copies of everything that training needs.
+        """Return copies of everything that training needs; without training, ``weights`` alone.
 
         ``weights``, ``first_moments``, ``second_moments``: float32 (P,) in the order of `andrea.engine.model.layout`;
         ``applied_updates``: int64 (1,), which drives the bias correction; further keys belong to the engine.
@@ -202,6 +206,12 @@ def sum_losses(row_losses: npt.NDArray[np.floating[Any]], targets: Tokens) -> tu
     """
     counts = (targets >= 0).sum(axis=1)
     return math.fsum((row_losses.astype(np.float64) * counts).tolist()), int(counts.sum())
+
+
+def check_training(config: EngineConfig) -> None:
+    """Raise a RuntimeError when an engine that was opened without training is asked to train."""
+    if not config.training:
+        raise RuntimeError("this engine was opened without training: EngineConfig.training is False")
 
 
 def check_switches(config: EngineConfig) -> None:

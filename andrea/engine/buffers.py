@@ -41,7 +41,7 @@ def aligned(size: int, to: int = ALIGNMENT) -> int:
 
 
 class MemoryPlan:
-    """Buffers in the order of their addresses, offsets aligned to 256 bytes."""
+    """Buffers in the order of their addresses, offsets aligned to 256 bytes; and names of parts of them."""
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
@@ -58,6 +58,17 @@ class MemoryPlan:
         self.buffers.append(self._by_name[name])
         self.offsets[name] = self.total
         self.total += aligned(max(size, 1))
+
+    def share(self, name: str, shape: Sequence[int], inside: str, element: int = 0) -> None:
+        """Give a part of a buffer, from one of its elements on, a name of its own; it takes no further memory."""
+        if name in self.offsets:
+            raise ValueError(f"buffer {name} is planned twice")
+        whole, width = self._by_name[inside], BYTES[self._by_name[inside].dtype]
+        part = Buffer(name, whole.purpose, tuple(shape), whole.dtype, math.prod(shape) * width)
+        if element * width + part.bytes > whole.bytes:
+            raise ValueError(f"{name} does not lie inside {inside}")
+        self._by_name[name] = part
+        self.offsets[name] = self.offsets[inside] + element * width
 
     def __getitem__(self, name: str) -> Buffer:
         return self._by_name[name]
@@ -130,8 +141,15 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
     plan = MemoryPlan()
     placement = place_parameters(config.model, config.vocabulary)
     _plan_state(plan, config, placement, precision.storage)
-    _plan_step(plan, config, placement)
-    _plan_activations(plan, config, precision.storage)
+    _plan_batch(plan, config)
+    _plan_decoding(plan, config.batch_size, config.vocabulary)
+    if config.training:
+        _plan_reductions(plan, config, placement)
+        _plan_layers(plan, config, precision.storage)
+        _plan_gradients(plan, config, precision.storage)
+    else:
+        _plan_one_layer(plan, config, precision.storage)
+    _plan_head(plan, config, precision.storage)
     plan.add("gemm_workspace", "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
     return plan
 
@@ -139,24 +157,30 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
 def _plan_state(plan: MemoryPlan, config: EngineConfig, placement: Placement, storage: str) -> None:
     count = parameter_count(config.model, config.vocabulary)
     plan.add("weights", "master weights", (count,), "float32")
-    plan.add("first_moments", "moments of AdamW", (count,), "float32")
-    plan.add("second_moments", "moments of AdamW", (count,), "float32")
-    plan.add("gradients", "gradients of all parameters", (placement.size,), "float32")
+    if config.training:
+        plan.add("first_moments", "moments of AdamW", (count,), "float32")
+        plan.add("second_moments", "moments of AdamW", (count,), "float32")
+        plan.add("gradients", "gradients of all parameters", (placement.size,), "float32")
     plan.add("working_weights", "working weights, which products read", (placement.size,), storage)
     chunks = len(update_chunks(config.model, config.vocabulary))
     plan.add("chunks", "table of the update", (chunks * CHUNK.itemsize,), "uint8")
 
 
-def _plan_step(plan: MemoryPlan, config: EngineConfig, placement: Placement) -> None:
-    """Plan what goes in and out of a step, and scratch of its reductions."""
+def _plan_batch(plan: MemoryPlan, config: EngineConfig) -> None:
+    """Plan what goes in and out of a step or an evaluation."""
     model, rows = config.model, config.rows
-    N, C, V = config.batch_size * model.context, model.d_model, padded_vocabulary(config.vocabulary)
     plan.add("ids", "inputs of a step", (rows, model.context), "int32")
     plan.add("targets", "ids to predict, -1 not counted", (rows, model.context), "int32")
     plan.add("learning_rate", "of the step", (1,), "float32")
     plan.add("row_losses", "mean of each row", (rows,), "float32")
     plan.add("train_state", "what one update leaves for the next", (STATE.itemsize,), "uint8")
-    plan.add("token_losses", "of a micro-batch", (N,), "float32")
+    plan.add("token_losses", "of a micro-batch", (config.batch_size * model.context,), "float32")
+
+
+def _plan_reductions(plan: MemoryPlan, config: EngineConfig, placement: Placement) -> None:
+    """Plan scratch of the sums of a backward and of the norm."""
+    model = config.model
+    N, C, V = config.batch_size * model.context, model.d_model, padded_vocabulary(config.vocabulary)
     plan.add("order", "positions sorted by id", (N,), "int32")
     plan.add("order_counts", "ids of each chunk of positions", (-(-N // ORDER_CHUNK), V), "int32")
     plan.add("order_starts", "where an id's positions begin", (V,), "int32")
@@ -165,7 +189,6 @@ def _plan_step(plan: MemoryPlan, config: EngineConfig, placement: Placement) -> 
     if norms := len(norms_with_parameters(model)):
         plan.add("norm_shares", "shares of dgamma and dbeta", (norms, Elementwise.norm_partials(N, C)), "float32")
         plan.add("norm_places", "where dgamma and dbeta begin", (norms, 2), "int64")
-    _plan_decoding(plan, config.batch_size, config.vocabulary)
 
 
 def _plan_decoding(plan: MemoryPlan, B: int, vocabulary: int) -> None:
@@ -181,35 +204,78 @@ def _plan_decoding(plan: MemoryPlan, B: int, vocabulary: int) -> None:
     plan.add("sample_keys", "scratch of the choice", (B, vocabulary), "int64")
 
 
-def _plan_activations(plan: MemoryPlan, config: EngineConfig, storage: str) -> None:
+def _layer(config: EngineConfig, storage: str) -> dict[str, tuple[str, tuple[int, ...], str]]:
+    """Return what a layer's forward leaves, by name: purpose, shape, type."""
+    B, T, C, H = config.batch_size, config.model.context, config.model.d_model, config.model.n_head
+    cached = "; keys and values while decoding" if config.training else ""
+    statistics = ("means and deviations of norms", (B, T), "float32")
+    return {
+        "x1": ("residual stream before attention", (B, T, C), storage),
+        "ln1.y": ("outputs of norms", (B, T, C), storage),
+        "ln1.mean": statistics,
+        "ln1.rstd": statistics,
+        "qkv": ("queries, keys, values", (B, T, 3 * C), storage),
+        "heads": ("output of the heads", (B, T, C), storage),
+        "lse": ("log-sum-exp of the scores", (B, H, T), "float32"),
+        "x2": ("residual stream before the MLP", (B, T, C), storage),
+        "ln2.y": ("outputs of norms", (B, T, C), storage),
+        "ln2.mean": statistics,
+        "ln2.rstd": statistics,
+        "preactivation": (f"before GELU{cached}", (B, T, 4 * C), storage),
+        "hidden": ("after GELU", (B, T, 4 * C), storage),
+    }
+
+
+def _plan_layers(plan: MemoryPlan, config: EngineConfig, storage: str) -> None:
+    """Plan what all layers leave for the backward.
+
+    While text is written, keys and values lie where training needs nothing between steps: in the pre-activations,
+    behind the first row, in which prompts are read; a single row has them where its prompt was.
+    """
     model, B, T, C = config.model, config.batch_size, config.model.context, config.model.d_model
-    F, V = 4 * C, padded_vocabulary(config.vocabulary)
-
-    def norm(name: str) -> None:
-        plan.add(f"{name}.y", "outputs of norms", (B, T, C), storage)
-        plan.add(f"{name}.mean", "means and deviations of norms", (B, T), "float32")
-        plan.add(f"{name}.rstd", "means and deviations of norms", (B, T), "float32")
-
+    cache, start = (B, model.n_head, T, model.head_dim), 4 * T * C if B > 1 else 0
     for i in range(model.n_layer):
-        layer = f"layer{i}"
-        plan.add(f"{layer}.x1", "residual stream before attention", (B, T, C), storage)
-        norm(f"{layer}.ln1")
-        plan.add(f"{layer}.qkv", "queries, keys, values", (B, T, 3 * C), storage)
-        plan.add(f"{layer}.heads", "output of the heads", (B, T, C), storage)
-        plan.add(f"{layer}.lse", "log-sum-exp of the scores", (B, model.n_head, T), "float32")
-        plan.add(f"{layer}.x2", "residual stream before the MLP", (B, T, C), storage)
-        norm(f"{layer}.ln2")
-        plan.add(f"{layer}.preactivation", "before GELU; keys and values while decoding", (B, T, F), storage)
-        plan.add(f"{layer}.hidden", "after GELU", (B, T, F), storage)
+        for name, one in _layer(config, storage).items():
+            plan.add(f"layer{i}.{name}", *one)
+        plan.share(f"layer{i}.keys", cache, f"layer{i}.preactivation", start)
+        plan.share(f"layer{i}.values", cache, f"layer{i}.preactivation", start + B * T * C)
+
+
+def _plan_one_layer(plan: MemoryPlan, config: EngineConfig, storage: str) -> None:
+    """Plan what one layer leaves for the next: without a backward all layers share it.
+
+    Except that each layer's queries, keys and values begin a row behind those of the layer before: a prompt is read in
+    one row, so those of all its layers are there when the caches are filled.
+    """
+    model, B, T, C = config.model, config.batch_size, config.model.context, config.model.d_model
+    cache = (B, model.n_head, T, model.head_dim)
+    for name, (purpose, shape, dtype) in _layer(config, storage).items():
+        rows = B + model.n_layer - 1 if name == "qkv" else B
+        plan.add(f"layer0.{name}", purpose, (rows, *shape[1:]), dtype)
+        for i in range(1, model.n_layer):
+            plan.share(f"layer{i}.{name}", shape, f"layer0.{name}", i * T * 3 * C if name == "qkv" else 0)
+    for i in range(model.n_layer):
+        plan.add(f"layer{i}.keys", "keys and values while decoding", cache, storage)
+        plan.add(f"layer{i}.values", "keys and values while decoding", cache, storage)
+
+
+def _plan_head(plan: MemoryPlan, config: EngineConfig, storage: str) -> None:
+    B, T, C = config.batch_size, config.model.context, config.model.d_model
     plan.add("final.x", "residual stream before the head", (B, T, C), storage)
-    norm("final")
-    plan.add("logits", "logits, and their gradient in place", (B, T, V), storage)
+    plan.add("final.y", "outputs of norms", (B, T, C), storage)
+    plan.add("final.mean", "means and deviations of norms", (B, T), "float32")
+    plan.add("final.rstd", "means and deviations of norms", (B, T), "float32")
+    plan.add("logits", "logits, and their gradient in place", (B, T, padded_vocabulary(config.vocabulary)), storage)
     plan.add("branch", "output of a block before it is added", (B, T, C), storage)
+
+
+def _plan_gradients(plan: MemoryPlan, config: EngineConfig, storage: str) -> None:
+    B, T, C = config.batch_size, config.model.context, config.model.d_model
     plan.add("dstream", "gradient of the residual stream", (B, T, C), storage)
     plan.add("dbranch", "gradient of a norm's output, or of the heads", (B, T, C), storage)
     plan.add("dqkv", "gradient of queries, keys, values", (B, T, 3 * C), storage)
-    plan.add("dhidden", "gradient inside the MLP", (B, T, F), storage)
-    plan.add("attention_rows", "two numbers a query for the backward", (B, model.n_head, T, 2), "float32")
+    plan.add("dhidden", "gradient inside the MLP", (B, T, 4 * C), storage)
+    plan.add("attention_rows", "two numbers a query for the backward", (B, config.model.n_head, T, 2), "float32")
 
 
 def norms_with_parameters(model: ModelConfig) -> list[str]:
@@ -299,6 +365,12 @@ def check_fits(config: EngineConfig, free: int, plan: Callable[[EngineConfig], M
     if made.total <= free:
         return made
     batch = largest_batch(config, free, plan)
+    if not config.training:
+        raise AndreaError(
+            f"{config.batch_size} rows at once need {readable(made.total)} of the card's memory; "
+            f"{readable(free)} may be used",
+            f"{f'{batch} at once would fit; ' if batch else ''}--device cpu needs none of it",
+        )
     hint = (
         f"batch_size {batch} fits: --set batch.batch_size={batch}; batch.accumulation makes up the rows of a step"
         if batch

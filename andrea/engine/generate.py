@@ -1,9 +1,9 @@
 """Text on the card: a forward over each prompt, then one position of all rows at a time against cached keys and values.
 
-A layer's cache lies in its ``preactivation`` buffer, which training does not need between steps: keys [B, H, T, D],
-then values, behind the first row, which is where prompts are read, one after the other. So a row's numbers never
-depend on its neighbours. The next id is chosen on the card, by the rule of `andrea.engine.sampling`, so that the host
-only looks every `CAPACITY` ids; a row that has met a stop meanwhile is cut on the host.
+Prompts are read one after the other in the first row of the activations, then copied to a place in the layers' caches,
+keys [B, H, T, D] and values. So a row's numbers never depend on its neighbours. The next id is chosen on the card, by
+the rule of `andrea.engine.sampling`, so that the host only looks every `CAPACITY` ids; a row that has met a stop
+meanwhile is cut on the host.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def take(row: Row, ids: list[int], stop: tuple[int, ...], watch: Watch | None = 
 
 
 def one_position(m: Machine) -> None:
-    """Run the model on the newest id of each row and choose the next."""
-    x, y, qkv, hidden = m.at("dstream"), m.at("dbranch"), m.at("dqkv"), m.at("dhidden")
+    """Run the model on the newest id of each row and choose the next; it fits into the first layer's activations."""
+    x, y, qkv, hidden = m.at("layer0.x1"), m.at("layer0.ln1.y"), m.at("layer0.qkv"), m.at("layer0.hidden")
     ids, positions, branch = m.at("decode_ids"), m.at("decode_positions"), m.at("branch")
     embed, position = m.weight("embed"), m.weight("position")
     m.elementwise.launch("k_decode_embed", m.B, 128, ids, positions, embed, position, x, m.C)
@@ -220,7 +220,7 @@ def sample(m: Machine) -> None:
 
 def norm(m: Machine, name: str, add: bool = True) -> None:
     """Add the branch to the stream, then normalise it."""
-    x, y, statistics = m.at("dstream"), m.at("dbranch"), (m.at("final.mean"), m.at("final.rstd"))
+    x, y, statistics = m.at("layer0.x1"), m.at("layer0.ln1.y"), (m.at("layer0.ln1.mean"), m.at("layer0.ln1.rstd"))
     if add:
         m.elementwise.residual_layernorm_fwd(x, m.at("branch"), *m.affine(name), x, y, *statistics, m.B, m.C)
     else:
@@ -228,6 +228,5 @@ def norm(m: Machine, name: str, add: bool = True) -> None:
 
 
 def caches(m: Machine, i: int) -> tuple[int, int]:
-    """Return the addresses of a layer's cached keys and values; a single row has its cache where its prompt was."""
-    start = m.T * m.F if m.B > 1 else 0
-    return m.at(f"layer{i}.preactivation", start), m.at(f"layer{i}.preactivation", start + m.N * m.C)
+    """Return the addresses of a layer's cached keys and values."""
+    return m.at(f"layer{i}.keys"), m.at(f"layer{i}.values")

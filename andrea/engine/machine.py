@@ -212,7 +212,7 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     gemms.workspace = arena.address("gemm_workspace")
     placement = place_parameters(config.model, config.vocabulary)
     upload(arena.address("chunks"), update_chunks(config.model, config.vocabulary))
-    if config.model.norm_affine:
+    if config.training and config.model.norm_affine:
         upload(arena.address("norm_places"), norm_places(config.model, placement))
     elementwise = Elementwise(kernels, precision.storage, stream)
     forward, gradient = fused_gelu(config, precision, gemms)

@@ -20,7 +20,17 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, Watch, check_switches, sum_losses
+from andrea.engine import (
+    Buffer,
+    EngineConfig,
+    GenerateOptions,
+    StepResult,
+    Tokens,
+    Watch,
+    check_switches,
+    check_training,
+    sum_losses,
+)
 from andrea.engine import operations as op
 from andrea.engine.model import initial_weights, layout
 from andrea.engine.network import Array, Reader, add_gradients, row_losses, tensors
@@ -71,9 +81,9 @@ class ReferenceEngine:
         self._slices = _slices(config)
         self._threads = min(_option(config, "threads", _cores()), len(self._slices))
         self._weights_P = initial_weights(config.model, config.vocabulary, config.seed).astype(self.dtype)
-        self._first_P = np.zeros_like(self._weights_P)
-        self._second_P = np.zeros_like(self._weights_P)
-        self._gradients_SP = np.zeros((len(self._slices), self._weights_P.size), dtype=self.dtype)
+        trained = self._weights_P.size if config.training else 0
+        self._first_P, self._second_P = np.zeros(trained, dtype=self.dtype), np.zeros(trained, dtype=self.dtype)
+        self._gradients_SP = np.zeros((len(self._slices) if trained else 0, trained), dtype=self.dtype)
         self._w = tensors(self._weights_P, config.model, config.vocabulary)
         self._dw = [tensors(flat_P, config.model, config.vocabulary) for flat_P in self._gradients_SP]
         self._applied = 0
@@ -92,6 +102,7 @@ class ReferenceEngine:
         ValueError
             When the rows are not those of a step, the row is longer than the context, or an id does not exist.
         """
+        check_training(self.config)
         self._check_ids(inputs, targets, lowest_target=0)
         if len(inputs) != self.config.rows:
             raise ValueError(f"a step has {self.config.rows} rows, not {len(inputs)}")
@@ -214,8 +225,10 @@ class ReferenceEngine:
     def export_state(self) -> dict[str, npt.NDArray[Any]]:
         """Return copies of everything that training needs; see `Engine.export_state`."""
         self._check_open()
-        return {
-            "weights": self._weights_P.copy(),
+        weights = {"weights": self._weights_P.copy()}
+        if not self.config.training:
+            return weights
+        return weights | {
             "first_moments": self._first_P.copy(),
             "second_moments": self._second_P.copy(),
             "applied_updates": np.array([self._applied], dtype=np.int64),
@@ -237,25 +250,29 @@ class ReferenceEngine:
             if (got.shape, got.dtype) != (want.shape, want.dtype):
                 raise ValueError(f"{name} is {got.dtype} {got.shape}, this engine wants {want.dtype} {want.shape}")
         self._weights_P[:] = state["weights"]
-        self._first_P[:] = state["first_moments"]
-        self._second_P[:] = state["second_moments"]
-        self._applied = int(state["applied_updates"][0])
+        if self.config.training:
+            self._first_P[:] = state["first_moments"]
+            self._second_P[:] = state["second_moments"]
+            self._applied = int(state["applied_updates"][0])
 
     def memory_plan(self) -> list[Buffer]:
-        """Return what training holds: parameters exactly, activations at their largest (full context)."""
+        """Return what the engine holds: parameters exactly, activations at their largest (full context)."""
         P, S = self._weights_P.size, len(self._slices)
         model, V = self.config.model, self.config.vocabulary
         rows, T, C = self._threads * self._slices[0].stop, model.context, model.d_model
-        kept = model.n_layer * (4 + 3 + 1 + 4) + 2
-        shapes: list[tuple[str, str, tuple[int, ...]]] = [
-            ("weights", "parameters", (P,)),
-            ("first_moments", "AdamW", (P,)),
-            ("second_moments", "AdamW", (P,)),
-            ("gradients", "one buffer a slice of rows", (S, P)),
-            ("activations", "kept from forward to backward, rows of all threads", (kept, rows, T, C)),
-            ("statistics", "mean, rstd and log-sum-exp", (model.n_layer * (4 + model.n_head) + 3, rows, T)),
+        layers = model.n_layer if self.config.training else min(2, model.n_layer)  # the last and the one at work
+        shapes: list[tuple[str, str, tuple[int, ...]]] = [("weights", "parameters", (P,))]
+        if self.config.training:
+            shapes += [
+                ("first_moments", "AdamW", (P,)),
+                ("second_moments", "AdamW", (P,)),
+                ("gradients", "one buffer a slice of rows", (S, P)),
+            ]
+        shapes += [
+            ("activations", "of the layers kept, rows of all threads", (layers * (4 + 3 + 1 + 4) + 2, rows, T, C)),
+            ("statistics", "mean, rstd and log-sum-exp", (layers * (4 + model.n_head) + 3, rows, T)),
             ("logits", "and their gradient, in place", (rows, T, V)),
-            ("mlp", "activation and slope in the backward", (3, rows, T, 4 * C)),
+            ("mlp", "activation and slope", (3, rows, T, 4 * C)),
         ]
         size = self.dtype.itemsize
         return [Buffer(n, why, shape, str(self.dtype), size * int(np.prod(shape))) for n, why, shape in shapes]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import frozen
 
-from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, Watch, sum_losses
+from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, Watch, check_training, sum_losses
 from andrea.engine.backward import backward
 from andrea.engine.buffers import Pinned
 from andrea.engine.compiler import architecture_of, compiler_version, kernel_digest
@@ -31,6 +31,7 @@ from andrea.engine.schedule import learning_rate
 from andrea.types import Device, Precision
 
 FLAT = ("weights", "first_moments", "second_moments")
+HELD = {"applied_updates": "applied", "loss_scale": "loss_scale", "loss_scale_growth": "growth"}  # and its field
 
 
 @frozen
@@ -82,6 +83,7 @@ class CudaEngine:
         except Exception:
             check(self._driver.cuDevicePrimaryCtxRelease(device.index), "cuDevicePrimaryCtxRelease")
             raise
+        self._flat = FLAT if config.training else ("weights",)
         arena = self._machine.arena
         self._inputs = Pinned(arena, "ids", "learning_rate")
         self._results = Pinned(arena, "row_losses", "train_state")
@@ -125,6 +127,7 @@ class CudaEngine:
         """
         begin = time.perf_counter()
         self._use_card()
+        check_training(self.config)
         before = self._probe(probes)
         rate = learning_rate(self.config.schedule, step)
         self._take(inputs, targets, rate)
@@ -203,21 +206,22 @@ class CudaEngine:
 
     def _prepare(self) -> None:
         """Launch everything once on zeros, so that code is loaded and products are prepared, then record the graphs."""
-        graph = bool(self.config.options.get("graph", True))
         self._place({}, self._fresh_state())
-        self._record()
-        self._apply()
+        if self.config.training:
+            self._record()
+            self._apply()
         self._evaluate_batch()
         self._decoder.prepare()
         self._wait()
-        if graph:
+        if self.config.options.get("graph", True):
             self._record_graphs()
 
     def _record_graphs(self) -> None:
         self._close_graphs()
         self._decoder.record()
-        self._graph = Graph(self._machine.stream, self._record)
-        self._update = Graph(self._machine.stream, self._apply)
+        if self.config.training:
+            self._graph = Graph(self._machine.stream, self._record)
+            self._update = Graph(self._machine.stream, self._apply)
         self._evaluation = Graph(self._machine.stream, self._evaluate_batch)
 
     def _close_graphs(self) -> None:
@@ -237,13 +241,14 @@ class CudaEngine:
         if not isinstance(gemms, CublasLt):
             return {}
         table = gemms.tune(self._time)
-        if self._graph is not None:
+        if self._evaluation is not None:
             self._record_graphs()  # a graph holds the algorithms it was recorded with
         return table
 
     def time_kernels(self) -> list[LaunchGroup]:
         """Time the launches of a step one by one, see `time_launches`; trains on what the last step left."""
         self._use_card()
+        check_training(self.config)
 
         def step() -> None:
             self._record()
@@ -270,6 +275,7 @@ class CudaEngine:
     def gradients(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return the last step's gradients by parameter, before clipping and without the loss scale; for tests."""
         self._use_card()
+        check_training(self.config)
         m = self._machine
         raw = np.empty(m.placement.size, dtype=np.float32)
         download(m.at("gradients"), raw)
@@ -333,9 +339,11 @@ class CudaEngine:
         """
         self._use_card()
         state: dict[str, npt.NDArray[Any]] = {}
-        for name in FLAT:
+        for name in self._flat:
             state[name] = np.empty(self._machine.arena.plan[name].shape, dtype=np.float32)
             download(self._machine.at(name), state[name])
+        if not self.config.training:
+            return state
         held = np.zeros(1, dtype=STATE)
         download(self._machine.at("train_state"), held)
         state["applied_updates"] = held["applied"].astype(np.int64)
@@ -353,10 +361,11 @@ class CudaEngine:
             When a key, shape or type does not fit; then nothing has changed.
         """
         self._use_card()
-        count = self._machine.arena.plan["weights"].shape
-        expected = dict.fromkeys(FLAT, (count, "float32")) | {"applied_updates": ((1,), "int64")}
-        if self.precision.loss_scale != 1:
-            expected |= {"loss_scale": ((1,), "float32"), "loss_scale_growth": ((1,), "int64")}
+        expected = dict.fromkeys(self._flat, (self._machine.arena.plan["weights"].shape, "float32"))
+        if self.config.training:
+            expected |= {"applied_updates": ((1,), "int64")}
+            if self.precision.loss_scale != 1:
+                expected |= {"loss_scale": ((1,), "float32"), "loss_scale_growth": ((1,), "int64")}
         if set(state) != set(expected):
             raise ValueError(f"the state has {sorted(state)}, this engine wants {sorted(expected)}")
         for name, want in expected.items():
@@ -364,10 +373,10 @@ class CudaEngine:
             if got != want:
                 raise ValueError(f"{name} is {got[1]} {got[0]}, this engine wants {want[1]} {want[0]}")
         held = self._fresh_state()
-        held["applied"] = state["applied_updates"]
-        if self.precision.loss_scale != 1:
-            held["loss_scale"], held["growth"] = state["loss_scale"], state["loss_scale_growth"]
-        self._place({name: state[name] for name in FLAT}, held)
+        for name, field in HELD.items():
+            if name in state:
+                held[field] = state[name]
+        self._place({name: state[name] for name in self._flat}, held)
 
     def _fresh_state(self) -> npt.NDArray[Any]:
         return initial_state(self.precision.loss_scale)
@@ -376,7 +385,7 @@ class CudaEngine:
         """Write state to the card, zeros where nothing is given, and make the working weights from it."""
         self._wait()
         m = self._machine
-        for name in FLAT:
+        for name in self._flat:
             if name in flat:
                 upload(m.at(name), flat[name])
             else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from attrs import evolve
 
@@ -27,6 +29,7 @@ FP16 = Precision("fp16", storage="float16", multiply="float16", loss_scale=65536
 FAMILY = {
     "12M": EngineConfig(ModelConfig(6, 12, 384), vocabulary=4353, batch_size=8),
     "120M": EngineConfig(ModelConfig(12, 12, 768), vocabulary=8449, batch_size=8),
+    "480M": EngineConfig(ModelConfig(16, 24, 1536), vocabulary=8449, batch_size=8),
 }
 
 
@@ -84,6 +87,52 @@ def test_family_fits_the_promised_cards():
     assert plan_memory(FAMILY["120M"], FP16).total < 12e9
 
 
+def test_parts_of_buffers_have_names():
+    """A part takes no memory, lies where its buffer does, and cannot reach beyond it."""
+    plan = MemoryPlan()
+    plan.add("first", "a", (5,), "float32")
+    plan.add("whole", "b", (4, 8), "bfloat16")
+    total = plan.total
+    plan.share("part", (2, 8), "whole", 16)
+    assert (plan.total, [buffer.name for buffer in plan]) == (total, ["first", "whole"])
+    assert plan.offsets["part"] == plan.offsets["whole"] + 2 * 16
+    assert (plan["part"].shape, plan["part"].dtype, plan["part"].bytes) == ((2, 8), "bfloat16", 32)
+    with pytest.raises(ValueError, match="twice"):
+        plan.share("part", (1,), "whole")
+    with pytest.raises(ValueError, match="does not lie inside"):
+        plan.share("beyond", (2, 8), "whole", 17)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+def test_keys_and_values_disturb_nothing(batch_size):
+    """They overlap neither each other nor, in training and without, what reading a prompt in the first row writes."""
+    for training in (True, False):
+        config = evolve(SMALL, batch_size=batch_size, training=training)
+        plan, T, C = plan_memory(config, BF16), config.model.context, config.model.d_model
+        caches = [f"layer{i}.{name}" for i in range(config.model.n_layer) for name in ("keys", "values")]
+        read = [(f"layer{i}.preactivation", 2 * 4 * T * C) for i in range(config.model.n_layer)] * (batch_size > 1)
+        read += [(f"layer{i}.qkv", 2 * 3 * T * C) for i in range(config.model.n_layer)]
+        pieces = [(plan.offsets[name], plan[name].bytes) for name in caches]
+        pieces += {(plan.offsets[name], size) for name, size in read}
+        ends = sorted((begin, begin + size) for begin, size in pieces)
+        assert all(plan[name].bytes == 2 * batch_size * T * C for name in caches)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ends))
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "gib", "without"),
+    [("120M", 64, 21.97, 5.72), ("120M", 1, 2.00, 0.71), ("480M", 32, 33.93, 8.13), ("480M", 1, 8.91, 2.98)],
+)
+def test_without_training_a_quarter_to_a_third_is_held(name, batch_size, gib, without):
+    """No gradients, no moments, one layer's activations: the bytes of the larger models, in GiB."""
+    config = evolve(FAMILY[name], batch_size=batch_size)
+    plans = [plan_memory(evolve(config, training=training), BF16) for training in (True, False)]
+    assert [round(plan.total / 2**30, 2) for plan in plans] == [gib, without]
+    names = {buffer.name for buffer in plans[1]}
+    assert not names & {"first_moments", "second_moments", "gradients", "dstream", "norm_shares", "layer1.hidden"}
+    assert set(plans[1].offsets) < set(plans[0].offsets)
+
+
 def test_refusal_names_the_batch_that_fits():
     """Too little memory is refused with needed, free, and a batch that really fits while one more does not."""
 
@@ -101,6 +150,10 @@ def test_refusal_names_the_batch_that_fits():
     with pytest.raises(AndreaError) as error:
         check_fits(config, 1000, plan)
     assert "not even batch_size 1" in error.value.hint
+    using = evolve(config, training=False)
+    with pytest.raises(AndreaError, match="64 rows at once need") as error:
+        check_fits(using, plan(evolve(using, batch_size=9)).total, plan)
+    assert error.value.hint == "9 at once would fit; --device cpu needs none of it"
 
 
 def test_description_names_what_takes_memory():

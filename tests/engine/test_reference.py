@@ -471,6 +471,26 @@ def test_memory_plan_counts_what_is_held(make):
     assert all(buffer.bytes == 4 * math.prod(buffer.shape) for buffer in plan.values())
 
 
+def test_without_training_only_weights_are_held(make):
+    """No moments and gradients, the same losses and texts, and no step."""
+    engine = make(options={"slices": 2})
+    using = make(options={"slices": 2}, training=False, seed=7)
+    using.import_state({"weights": engine.export_state()["weights"]})
+    inputs, targets = rows(5)
+    assert using.evaluate(inputs, targets).tobytes() == engine.evaluate(inputs, targets).tobytes()
+    options = GenerateOptions(9, seed=1)
+    assert using.generate([[1, 2]], options)[0].tolist() == engine.generate([[1, 2]], options)[0].tolist()
+    assert set(using.export_state()) == {"weights"}
+    with pytest.raises(RuntimeError, match="without training"):
+        using.train_step(0, *rows(4))
+    with pytest.raises(ValueError, match="wants"):
+        using.import_state(engine.export_state())
+    plan = {buffer.name for buffer in using.memory_plan()}
+    assert not plan & {"first_moments", "second_moments", "gradients"}
+    held = [value for value in vars(using).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in held) == engine.export_state()["weights"].nbytes
+
+
 def test_fingerprint_names_the_libraries(make):
     """What the bits depend on is there; how many workers there are is not, since nothing depends on it."""
     one, two = (make(options={"threads": threads}).fingerprint() for threads in (1, 2))

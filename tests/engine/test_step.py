@@ -653,6 +653,39 @@ def test_benchmark_of_a_card(opened, monkeypatch):
     assert sort["share_of_roof"] is None
 
 
+@pytest.mark.parametrize("shape", ["small", "odd", "untied", "plain norms", "one layer, one token"])
+def test_without_training_the_numbers_are_the_same(opened, shape):
+    """Fewer buffers, the same launches: losses and texts have the bytes of an engine that trains, from less memory."""
+    config = SHAPES[shape]
+    engine = opened(config)
+    engine.train_step(0, *random_batch(config))
+    using = opened(evolve(config, training=False, seed=9))
+    weights = engine.export_state()["weights"]
+    using.import_state({"weights": weights})
+    rows = random_batch(evolve(config, batch_size=2 * config.batch_size + 1), seed=3)
+    prompts = [[1], list(range(5)), list(range(40)), [7, 7], [130]]
+    options = GenerateOptions(70, top_k=20, repetition_penalty=1.3, seed=4, stop=(3,))
+    for _ in range(2):  # one does not disturb the other
+        assert using.evaluate(*rows).tobytes() == engine.evaluate(*rows).tobytes()
+        texts = [[row.tolist() for row in one.generate(prompts, options)] for one in (using, engine)]
+        assert texts[0] == texts[1]
+    assert sum(b.bytes for b in using.memory_plan()) < sum(b.bytes for b in engine.memory_plan())
+    assert [(n, v.tobytes()) for n, v in using.export_state().items()] == [("weights", weights.tobytes())]
+
+
+def test_without_training_there_is_no_step(opened):
+    """What needs gradients is refused, and so is a state with moments."""
+    engine, training = opened(evolve(SMALL, training=False)), opened(SMALL)
+    engine.driver.calls.clear()
+    calls = (lambda: engine.train_step(0, *random_batch(SMALL)), engine.gradients, engine.time_kernels)
+    for call in calls:
+        with pytest.raises(RuntimeError, match="without training"):
+            call()
+    assert engine.driver.calls == []
+    with pytest.raises(ValueError, match="this engine wants"):
+        engine.import_state(training.export_state())
+
+
 def test_wrong_tokens_are_refused(opened):
     """Shapes and ids that do not fit reach no kernel, and the step after them is as ever."""
     engine = opened(SMALL)
