@@ -11,6 +11,7 @@ import typer
 from andrea.cli_answers import print_json, print_table
 from andrea.cli_options import AsJson, CheckpointName, DeviceName, RunFolder
 from andrea.errors import AndreaError
+from andrea.extras import import_extra
 
 if TYPE_CHECKING:
     from andrea.types import Evaluation
@@ -101,19 +102,16 @@ def _evaluate_tasks(
         raise AndreaError(f"--tasks {tasks!r} names no task", "for instance --tasks piqa,arc_easy")
     if task_folder is not None and not task_folder.is_dir():
         raise AndreaError(f"there is no folder {task_folder}", "--task-folder holds the YAML files of tasks")
-    try:
-        from andrea.harness import run_tasks
-    except ImportError as error:
-        raise AndreaError(
-            f"tasks need the lm-evaluation-harness, which is not installed: {error}", "pip install 'andrea[lm-eval]'"
-        ) from None
+    harness = import_extra("andrea.harness", "lm-eval", "--tasks runs the lm-evaluation-harness")
     from andrea.assembly import print_line
     from andrea.progress import Preparing
     from andrea.trained import open_model
 
     model = open_model(folder, checkpoint, device, print_line)
     with Preparing() as progress:
-        found = run_tasks(model, names, folder=task_folder, shots=shots, limit=limit, cache=cache, progress=progress)
+        found = harness.run_tasks(
+            model, names, folder=task_folder, shots=shots, limit=limit, cache=cache, progress=progress
+        )
     if json_:
         print_json({"step": model.step, **found})
         return

@@ -25,7 +25,7 @@ def serve(
     gpu: Annotated[int, typer.Option(min=0, help="GPU whose figures are shown, as nvidia-smi counts")] = 0,
 ) -> None:
     """Show runs in a browser while they train, and after: curves, sources, samples, machine. Nothing is written."""
-    from andrea.sources import import_extra
+    from andrea.extras import import_extra
 
     for module in ("starlette", "uvicorn", "msgspec", "psutil"):
         import_extra(module, "serve", "andrea serve answers over HTTP")

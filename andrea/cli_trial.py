@@ -59,7 +59,7 @@ def trial(
     print_json(to_json(table, summaries)) if json_ else print(text)
     print_line(f"report: {folder / 'report.md'}" + (f", plots: {folder / 'plots'}" if plots else ""))
     if not plots:
-        print_line("no plots: they need matplotlib: pip install andrea[plot]")
+        print_line("no plots: they need matplotlib: pip install 'andrea[plot]'")
     if failed:
         print(f"error: {len(failed)} of {len(part)} runs are not done: {', '.join(failed)}", file=sys.stderr)
         raise typer.Exit(1)

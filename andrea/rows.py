@@ -16,7 +16,8 @@ from typing import Any
 from attrs import frozen
 
 from andrea.errors import AndreaError, did_you_mean
-from andrea.sources import import_extra, open_file, read_text
+from andrea.extras import import_extra
+from andrea.sources import open_file, read_text
 
 PACKED = (".gz", ".zst")
 _BATCH = 256  # rows that are unpacked together

@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import glob
 import gzip
-import importlib
 import io
 import os
 import re
@@ -24,6 +23,7 @@ from typing import IO, Any, TypeVar, Union, get_args, get_origin
 import attrs
 
 from andrea.errors import AndreaError, did_you_mean, nearest
+from andrea.extras import import_extra
 from andrea.types import Document, SourceSpec
 
 Options = TypeVar("Options")
@@ -297,23 +297,6 @@ def _opened(path: Path) -> IO[bytes]:
         return path.open("rb")
     zstandard = import_extra("zstandard", "hub", f"{path.name} is packed with Zstandard")
     return io.BufferedReader(_Zstandard(path.open("rb"), zstandard.ZstdDecompressor), _BLOCK)
-
-
-def import_extra(module: str, extra: str, reason: str) -> Any:
-    """Import a library that an extra of andrea brings, or say how to get it.
-
-    Raises
-    ------
-    AndreaError
-        When it is not installed: names the extra.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise AndreaError(
-            f"{reason}, which needs {package}: {error}", f"install the extra {extra}: pip install 'andrea[{extra}]'"
-        ) from error
 
 
 class _Zstandard(io.RawIOBase):

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from andrea.export.hf import MATRICES, hf_tensors, missing_extra
+from andrea.export.hf import MATRICES, hf_tensors
 from andrea.export.portable import EPSILON, Portable
+from andrea.extras import import_extra
 
 NORMAL, CONTROL, UNUSED = 1, 3, 5  # types of tokens
 BEGIN = "<begin of document>"  # by this name a prompt there has the id that begins a document
@@ -65,10 +66,7 @@ def write_gguf(portable: Portable, path: Path, dtype: str = "float32") -> None:
     AndreaError
         When the package gguf is not installed.
     """
-    try:
-        import gguf
-    except ImportError:
-        raise missing_extra("gguf") from None
+    gguf = import_extra("gguf", "export", "a model for llama.cpp is a file of gguf")
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, "gpt2")
     try:

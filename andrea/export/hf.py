@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from andrea.errors import AndreaError
 from andrea.export.portable import EPSILON, LIBRARY_FILE, OWN_FOLDER, Array, Portable
+from andrea.extras import import_extra
 
 MATRICES = {"w_o": "attn.c_proj", "w_1": "mlp.c_fc", "w_2": "mlp.c_proj"}  # both as [in, out]
 NORMS = {"ln1": "ln_1", "ln2": "ln_2"}
@@ -33,25 +33,17 @@ def hf_files(portable: Portable, dtype: str = "float32") -> dict[str, bytes]:
     AndreaError
         When safetensors is not installed.
     """
-    try:
-        from safetensors.numpy import save
-    except ImportError:
-        raise missing_extra("safetensors") from None
+    safetensors = import_extra("safetensors.numpy", "export", "a model for transformers is a file of safetensors")
     tensors = {name: np.ascontiguousarray(value, dtype) for name, value in hf_tensors(portable).items()}
     own = portable.tokenizer_files()
     files = {f"{OWN_FOLDER}/{name}": content for name, content in own.items()}
-    files["model.safetensors"] = save(tensors, {"format": "pt"})
+    files["model.safetensors"] = safetensors.save(tensors, {"format": "pt"})
     files["config.json"] = _json(hf_config(portable, dtype))
     files["generation_config.json"] = _json(_ends(portable))
     if LIBRARY_FILE in own:
         files |= _tokenizer(portable, own[LIBRARY_FILE].decode())
     files["README.md"] = _card(portable, LIBRARY_FILE in own).encode()
     return files
-
-
-def missing_extra(package: str) -> AndreaError:
-    """Return the error for a library that is not installed."""
-    return AndreaError(f"this format needs {package}, which is not installed", "pip install 'andrea[export]'")
 
 
 def hf_tensors(portable: Portable) -> dict[str, Array]:

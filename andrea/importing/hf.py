@@ -16,8 +16,9 @@ import numpy.typing as npt
 from andrea.config import read_json
 from andrea.engine.model import ModelConfig, layout
 from andrea.errors import AndreaError
-from andrea.export.hf import MATRICES, NORMS, missing_extra
+from andrea.export.hf import MATRICES, NORMS
 from andrea.export.portable import EPSILON, LIBRARY_FILE, OWN_FOLDER
+from andrea.extras import import_extra
 from andrea.importing.foreign import Foreign, flatten
 
 Array = npt.NDArray[Any]
@@ -124,15 +125,12 @@ def _names_in(index: Path) -> list[str]:
 
 
 def _read_file(path: Path) -> dict[str, Array]:
+    safetensors = import_extra("safetensors", "export", f"{path} is a file of safetensors")
     try:
-        from safetensors import SafetensorError, deserialize
-    except ImportError:
-        raise missing_extra("safetensors") from None
-    try:
-        parts = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+        parts = safetensors.deserialize(path.read_bytes())
     except OSError as error:
         raise AndreaError(f"cannot read {path}: {error.strerror}") from None
-    except SafetensorError as error:
+    except safetensors.SafetensorError as error:
         raise AndreaError(f"{path} is damaged: {error}", "take another copy of it") from None
     return {name: _array(path, name, part) for name, part in parts}
 

@@ -15,7 +15,7 @@ import struct
 from typing import Any
 
 from andrea import AndreaError, Document, hookimpl, option, plugin
-from andrea.sources import import_extra
+from andrea.extras import import_extra
 
 _ROWS = 16  # numbers of a band
 _SEED = 1

@@ -11,8 +11,9 @@ from typing import Any
 from attrs import frozen
 
 from andrea import AndreaError
+from andrea.extras import import_extra
 from andrea.rows import ROW_SUFFIXES
-from andrea.sources import expand, find_files, import_extra
+from andrea.sources import expand, find_files
 
 _SPLITS = {
     "train": ("train", "training"),

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from andrea import Document, SourceSpec, hookimpl, option, plugin
+from andrea.extras import import_extra
 from andrea.rows import read_rows, where
-from andrea.sources import Documents, find_files, import_extra, read_options
+from andrea.sources import Documents, find_files, read_options
 
 
 @plugin
