@@ -160,12 +160,11 @@ def open_model(folder: Path | None, checkpoint: Path | None, device: str, say: S
     notes: list[str] = []  # told when everything is in order: an error is to stand alone
     device_found = find_device(device, notes.append)
     found = find_model(folder, checkpoint, notes.append, device_found.kind)
-    shapes = engine_config(found.config, found.tokenizer.size)
+    shapes = attrs.evolve(engine_config(found.config, found.tokenizer.size), training=False)
     if rows is not None:
         shapes = attrs.evolve(shapes, batch_size=max(1, min(rows, shapes.batch_size)), accumulation=1)
     engine = open_engine(shapes, device_found, found.hooks.choose_precision(device_found))
-    # Of the engine's state only the weights: the rest is for training, and belongs to the precision it was trained in.
-    engine.import_state({**engine.export_state(), "weights": found.snapshot.engine["weights"]})
+    engine.import_state({"weights": found.snapshot.engine["weights"]})
     for note in notes:
         say(note)
     return Model(engine, found.tokenizer, found.snapshot.step, found.config, found.snapshot, found.hooks)
