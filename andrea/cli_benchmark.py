@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from andrea.cli_answers import print_json
+from andrea.cli_answers import print_json, print_table
 from andrea.cli_options import AsJson, DeviceName
 from andrea.errors import AndreaError, did_you_mean
 
@@ -36,6 +36,10 @@ def benchmark(
     tune: Annotated[bool, typer.Option("--tune", help="first time every algorithm of every product")] = False,
     table: Annotated[Path | None, typer.Option(help="where --tune writes; the table of the package else")] = None,
     peer: Annotated[bool, typer.Option("--peer", help="then the same model in PyTorch, and the ratio")] = False,
+    suggest: Annotated[
+        int | None,
+        typer.Option("--suggest", metavar="TOKENS", help="find the fastest batch and accumulation of so large a step"),
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Time training steps on random tokens: speed, share of the card's peak, memory, and who waits for whom."""
@@ -53,6 +57,12 @@ def benchmark(
     shape = {"n_layer": layers, "n_head": heads, "d_model": width, "context": context, "vocabulary": vocabulary}
     config, options = configuration(model, shape | {"batch_size": batch, "accumulation": accumulation})
     chosen = choose_precision(precision, options, found)
+    if suggest is not None:
+        given = {"--batch": batch, "--accumulation": accumulation, "--kernels": kernels, "--tune": tune, "--peer": peer}
+        if unused := [name for name, value in given.items() if value]:
+            raise AndreaError(f"--suggest only finds batch and accumulation; {unused[0]} is for one that is given")
+        _suggest(config, suggest, found, chosen, steps, json_)
+        return
     count = steps or (3 if found.kind == "cpu" else 30)
     warmup = 1 if found.kind == "cpu" else 5
     with Preparing() as progress:
@@ -67,6 +77,45 @@ def benchmark(
     if peer:
         document |= {"torch": theirs, "ratio": figures["tokens_per_second"] / theirs["tokens_per_second"]}
     print_json(document) if json_ else print("\n".join(report(document)))
+
+
+def _suggest(
+    config: EngineConfig, tokens: int, device: Device, precision: Precision, steps: int | None, json_: bool
+) -> None:
+    """Print how fast each division of a step is, and what to type for the fastest.
+
+    A signal ends the measurements, shows those that there are, and gives its exit code.
+    """
+    from andrea.engine.buffers import readable
+    from andrea.engine.suggestion import fastest, suggest
+    from andrea.interrupts import Interrupts, exit_code
+    from andrea.progress import Preparing
+
+    timed, warmup = (steps or 1, 1) if device.kind == "cpu" else (steps or 8, 3)
+    with Interrupts() as interrupts, Preparing() as progress:
+        found = suggest(config, tokens, device, precision, timed, warmup, progress, interrupts.stop_asked)
+    best = fastest(found)
+    settings = [f"batch.{name}={best[name]}" for name in ("batch_size", "accumulation")] if best else []
+    if json_:
+        about = {"tokens": tokens, "device": device.name, "precision": precision.name}
+        print_json({**about, "divisions": found, "fastest": best, "set": settings})
+    else:
+        headings = ("batch size", "accumulation", "memory", "ms a step", "tokens/s")
+        print_table(headings, ((*_division(row), readable(row["memory_planned"]), *_speed(row)) for row in found))
+        if best:
+            print("fastest: " + " ".join(f"--set {setting}" for setting in settings))
+    if interrupts.stopped_by:
+        raise typer.Exit(exit_code(interrupts.stopped_by))
+
+
+def _division(row: dict[str, Any]) -> tuple[str, str]:
+    return str(row["batch_size"]), str(row["accumulation"])
+
+
+def _speed(row: dict[str, Any]) -> tuple[str, str]:
+    if "median_ms" in row:
+        return f"{row['median_ms']:,.1f}", f"{row['tokens_per_second']:,.0f}"
+    return "not measured" if row["fits"] else "does not fit", ""
 
 
 def configuration(name: str, shape: Mapping[str, int | None]) -> tuple[EngineConfig, dict[str, dict[str, Any]]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 from typer.testing import CliRunner
 
 from andrea.cli import app
 from andrea.cli_benchmark import choose_precision, configuration, report
-from andrea.engine import benchmark
+from andrea.engine import benchmark, suggestion
 from andrea.engine.benchmark import measure_peer
 from andrea.errors import AndreaError
 from andrea.types import Device
@@ -69,6 +70,39 @@ def test_nothing_is_told_while_a_card_is_timed(monkeypatch):
     card = Device("cuda", "card", (9, 0))
     benchmark.measure(config, card, choose_precision(None, {}, CPU), 3, 1, tell=lambda *what: told.append(what))
     assert told == [("warming up", 0, 1), ("timing steps", 0, 3)]
+
+
+def test_a_step_is_divided_and_measured():
+    """A line for every division, and what to type for the fastest; --json says the same."""
+    tiny = TINY[: TINY.index("--batch")]
+    done = call(*tiny, "--suggest", "32")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:4]] == [["4", "1"], ["2", "2"], ["1", "4"]]
+    best = max(lines[1:4], key=lambda line: float(line.split()[-1].replace(",", ""))).split()
+    assert lines[4] == f"fastest: --set batch.batch_size={best[0]} --set batch.accumulation={best[1]}"
+    assert [line.removesuffix(" ...") for line in done.stderr.splitlines() if "rows" in line] == [
+        f"batch size {size} of 4 rows" for size in (4, 2, 1)
+    ]
+    found = json.loads(call(*tiny, "--suggest", "32", "--json").stdout)
+    assert found["set"][0] == f"batch.batch_size={found['fastest']['batch_size']}"
+    assert found["fastest"] in found["divisions"]
+
+
+def test_a_signal_ends_the_search_with_what_there_is(monkeypatch):
+    """Ctrl-C waits for the division at work; the table shows what was not measured, and the code is the signal's."""
+
+    def measure(*_):
+        signal.raise_signal(signal.SIGINT)
+        return {"median_ms": 2.0, "tokens_per_second": 16000.0}
+
+    monkeypatch.setattr(suggestion, "measure", measure)
+    done = call(*TINY[: TINY.index("--batch")], "--suggest", "32")
+    assert done.exit_code == 130
+    rows = [line.split() for line in done.stdout.splitlines()[1:4]]
+    assert rows[0][-2:] == ["2.0", "16,000"]
+    assert [row[-2:] for row in rows[1:]] == [["not", "measured"]] * 2
+    assert done.stdout.splitlines()[4].startswith("fastest: --set batch.batch_size=4 ")
 
 
 def test_report_of_a_card():
@@ -137,6 +171,8 @@ def test_precision_is_the_cards_best_unless_named():
         (["--batch", "0"], "batch_size 0 is less than 1", "at least 1"),
         (["--tune"], "--tune is for a card", "--device cuda"),
         (["--kernels"], "--kernels is for a card", "--device cuda"),
+        (["--suggest", "1000"], "1000 tokens are no whole number of rows of 1024", "1024"),
+        (["--suggest", "1024", "--batch", "4"], "--batch is for one that is given", ""),
         (["--peer"], "--peer measures PyTorch on a card", "--device cuda"),
     ],
 )

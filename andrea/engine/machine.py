@@ -196,13 +196,17 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
         )
 
 
+def usable_memory(config: EngineConfig) -> int:
+    """Return the bytes that an arena may take now, on the card of the current context."""
+    free = free_memory() - RESERVE
+    limit = config.options.get("arena_limit")
+    return free if limit is None else min(free, int(limit))
+
+
 def build_machine(config: EngineConfig, device: Device, precision: Precision) -> Machine:
     """Compile, load, plan and allocate in the current context."""
     architecture = architecture_of(device.capability)
-    free = free_memory() - RESERVE
-    limit = config.options.get("arena_limit")
-    usable = free if limit is None else min(free, int(limit))
-    plan = check_fits(config, usable, lambda one: plan_memory(one, precision))
+    plan = check_fits(config, usable_memory(config), lambda one: plan_memory(one, precision))
     kernels = Kernels(compile_kernels([*FILES, *OWN_FILES], type_macros(precision), architecture))
     stream = int(check(driver().cuStreamCreate(STREAM_NON_BLOCKING), "cuStreamCreate"))
     attention = Attention(config.model.head_dim, config.model.n_head, precision, architecture)

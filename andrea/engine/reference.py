@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,7 +80,7 @@ class ReferenceEngine:
         self.dtype = np.dtype(dtype)
         self._parameters = layout(config.model, config.vocabulary)
         self._slices = _slices(config)
-        self._threads = min(_option(config, "threads", _cores()), len(self._slices))
+        self._threads = _threads(config)
         self._weights_P = initial_weights(config.model, config.vocabulary, config.seed).astype(self.dtype)
         trained = self._weights_P.size if config.training else 0
         self._first_P, self._second_P = np.zeros(trained, dtype=self.dtype), np.zeros(trained, dtype=self.dtype)
@@ -257,25 +258,7 @@ class ReferenceEngine:
 
     def memory_plan(self) -> list[Buffer]:
         """Return what the engine holds: parameters exactly, activations at their largest (full context)."""
-        P, S = self._weights_P.size, len(self._slices)
-        model, V = self.config.model, self.config.vocabulary
-        rows, T, C = self._threads * self._slices[0].stop, model.context, model.d_model
-        layers = model.n_layer if self.config.training else min(2, model.n_layer)  # the last and the one at work
-        shapes: list[tuple[str, str, tuple[int, ...]]] = [("weights", "parameters", (P,))]
-        if self.config.training:
-            shapes += [
-                ("first_moments", "AdamW", (P,)),
-                ("second_moments", "AdamW", (P,)),
-                ("gradients", "one buffer a slice of rows", (S, P)),
-            ]
-        shapes += [
-            ("activations", "of the layers kept, rows of all threads", (layers * (4 + 3 + 1 + 4) + 2, rows, T, C)),
-            ("statistics", "mean, rstd and log-sum-exp", (layers * (4 + model.n_head) + 3, rows, T)),
-            ("logits", "and their gradient, in place", (rows, T, V)),
-            ("mlp", "activation and slope", (3, rows, T, 4 * C)),
-        ]
-        size = self.dtype.itemsize
-        return [Buffer(n, why, shape, str(self.dtype), size * int(np.prod(shape))) for n, why, shape in shapes]
+        return plan_memory(self.config, self.dtype)
 
     def fingerprint(self) -> dict[str, str]:
         """Return what the numbers depend on beside the configuration."""
@@ -323,6 +306,37 @@ class ReferenceEngine:
         for name, ids, lowest in (("inputs", inputs, 0), ("targets", targets, lowest_target)):
             if ids.size and not lowest <= ids.min() <= ids.max() < V:
                 raise ValueError(f"{name} has ids outside [{lowest}, {V})")
+
+
+def plan_memory(config: EngineConfig, dtype: npt.DTypeLike = np.float32) -> list[Buffer]:
+    """Return what the numpy engine would hold; nothing is allocated."""
+    P, S, rows = layout(config.model, config.vocabulary)[-1].end, len(_slices(config)), _rows_at_work(config)
+    T, C, V = config.model.context, config.model.d_model, config.vocabulary
+    L = config.model.n_layer if config.training else min(2, config.model.n_layer)  # the last and the one at work
+    shapes: list[tuple[str, str, tuple[int, ...]]] = [("weights", "parameters", (P,))]
+    if config.training:
+        shapes += [
+            ("first_moments", "AdamW", (P,)),
+            ("second_moments", "AdamW", (P,)),
+            ("gradients", "one buffer a slice of rows", (S, P)),
+        ]
+    shapes += [
+        ("activations", "of the layers kept, rows of all threads", (L * (4 + 3 + 1 + 4) + 2, rows, T, C)),
+        ("statistics", "mean, rstd and log-sum-exp", (L * (4 + config.model.n_head) + 3, rows, T)),
+        ("logits", "and their gradient, in place", (rows, T, V)),
+        ("mlp", "activation and slope", (3, rows, T, 4 * C)),
+    ]
+    kind = np.dtype(dtype)
+    return [Buffer(n, why, shape, str(kind), kind.itemsize * math.prod(shape)) for n, why, shape in shapes]
+
+
+def _threads(config: EngineConfig) -> int:
+    return min(_option(config, "threads", _cores()), len(_slices(config)))
+
+
+def _rows_at_work(config: EngineConfig) -> int:
+    """Return the rows that all threads together compute at a time."""
+    return _threads(config) * int(_slices(config)[0].stop)
 
 
 def _slices(config: EngineConfig) -> list[slice]:
