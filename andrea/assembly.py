@@ -33,7 +33,7 @@ from andrea.interrupts import Interrupts
 from andrea.journal import Journal
 from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
 from andrea.placeholders import fill_data
-from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, register, source_digest
+from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, path_options, register, source_digest
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
 from andrea.types import Device, Document, NeedsTextError, Precision, SourceSpec, Tokenizer, TokenizerRequest
@@ -133,7 +133,7 @@ def plan(request: Request, say: Say) -> Plan:
     if request.seed is not None:
         value["seed"] = request.seed
     if request.mode is Mode.NEW:
-        absolute_paths(value)  # a resume may be started in another folder
+        absolute_paths(value, path_options)  # a resume may be started in another folder
     config = from_json(value, where)
     chosen = _choose(request, config, device)
     config = attrs.evolve(

@@ -22,6 +22,8 @@ from cattrs.gen import make_dict_structure_fn, make_mapping_structure_fn
 from andrea.engine.model import ModelConfig
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
 from andrea.errors import AndreaError, did_you_mean, nearest
+from andrea.plugin import option
+from andrea.plugin import path_options as own_path_options
 from andrea.resources import experiments_folder
 from andrea.types import SourceSpec
 
@@ -142,7 +144,7 @@ class DataConfig:
 
     held_out_share: float = 0.05
     mix: dict[str, float] | None = None
-    tokenizer: str = ""
+    tokenizer: str = option("", help="folder of a saved tokenizer", path="folder")
 
     def __attrs_post_init__(self) -> None:
         if not 0 < self.held_out_share < 1:
@@ -403,35 +405,47 @@ def read_json(path: Path) -> Any:
         raise AndreaError(f"cannot read {path}: {error.strerror}") from None
 
 
-def absolute_paths(value: Any) -> None:
+def absolute_paths(value: Any, path_options: Callable[[str], Mapping[str, Any]]) -> None:
     """Make options that name files do so whatever folder a program is started in, in the JSON of an experiment.
 
-    These are the options of sources and plugins called ``path``, and a source's ``dataset`` and ``data.tokenizer``
-    where there is such a folder.
+    Parameters
+    ----------
+    value
+        The experiment, which may be malformed; changed in place.
+    path_options
+        Which options of a plugin are paths, as `andrea.registry.path_options`.
     """
     sources = _objects(value.get("sources"))
     parts = [*sources, *(part for source in sources for part in _objects(source.get("inputs")))]
     plugins = value.get("plugins")
-    options = [part.get("options") for part in parts] + [value.get("data")]
-    for one in _objects(options + (list(plugins.values()) if isinstance(plugins, dict) else [])):
-        for key in one.keys() & {"path", "dataset", "tokenizer"}:
-            found = one[key] if isinstance(one[key], list) else [one[key]]
-            paths = [_absolute(text, key) if isinstance(text, str) else text for text in found]
-            one[key] = paths if isinstance(one[key], list) else paths[0]
+    named = [(part.get("reader"), part.get("options")) for part in parts]
+    named += list(plugins.items()) if isinstance(plugins, dict) else []
+    for name, options in named:
+        if isinstance(name, str) and isinstance(options, dict):
+            _make_absolute(options, path_options(name))
+    for data in _objects([value.get("data")]):
+        _make_absolute(data, own_path_options(DataConfig))
+
+
+def _make_absolute(options: dict[str, Any], paths: Mapping[str, Any]) -> None:
+    for key in options.keys() & paths.keys():
+        found = options[key] if isinstance(options[key], list) else [options[key]]
+        full = [_absolute(text, paths[key] == "folder") if isinstance(text, str) else text for text in found]
+        options[key] = full if isinstance(options[key], list) else full[0]
 
 
 def _objects(values: Any) -> list[dict[str, Any]]:
     return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
 
 
-def _absolute(text: str, key: str) -> str:
+def _absolute(text: str, only_folder: bool) -> str:
     try:
         path, here = Path(text).expanduser(), Path.cwd()
     except RuntimeError:  # ~NAME of nobody: who reads it says so
         return text
     # A pattern stays as it is in a folder whose own name looks like one.
     foreign = not text or "://" in text or (glob.has_magic(text) and glob.has_magic(str(here)))
-    return text if foreign or (key != "path" and not path.is_dir()) else str(here / path)
+    return text if foreign or (only_folder and not path.is_dir()) else str(here / path)
 
 
 def _parse(text: str) -> Any:

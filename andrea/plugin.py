@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, Literal, TypeVar, dataclass_transform
 
 import attrs
 import numpy as np
@@ -15,10 +15,13 @@ hookspec = pluggy.HookspecMarker("andrea")
 
 _ROLE = "andrea.role"
 _HELP = "andrea.help"
+_PATH = "andrea.path"
 Class = TypeVar("Class", bound=type)
 
 
-def option(default: Any = attrs.NOTHING, *, help: str, factory: Any = None) -> Any:
+def option(
+    default: Any = attrs.NOTHING, *, help: str, factory: Any = None, path: Literal[False, True, "folder"] = False
+) -> Any:
     """Declare an option: a field that the user sets with ``--set PLUGIN.OPTION=VALUE``.
 
     Parameters
@@ -29,8 +32,11 @@ def option(default: Any = attrs.NOTHING, *, help: str, factory: Any = None) -> A
         One line, shown by ``andrea plugins NAME``.
     factory
         Makes the default, for lists and dicts.
+    path
+        True when the value is a path, or a list of paths: a run keeps them in full, so that it goes on from any folder.
+        ``"folder"`` when it is one only if there is such a folder, and another kind of name else.
     """
-    metadata = {_ROLE: "option", _HELP: help}
+    metadata = {_ROLE: "option", _HELP: help, _PATH: path}
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return attrs.field(default=default, metadata=metadata)
@@ -68,6 +74,11 @@ def option_fields(cls: type) -> list[attrs.Attribute[Any]]:
 def option_help(field: attrs.Attribute[Any]) -> str:
     """Return the help line of an option; empty when its author wrote none."""
     return str(field.metadata.get(_HELP, ""))
+
+
+def path_options(cls: type) -> dict[str, Any]:
+    """Return the options of a class whose values are paths, by name: True, or ``"folder"``."""
+    return {f.name: f.metadata[_PATH] for f in option_fields(cls) if f.metadata.get(_PATH)}
 
 
 def state_fields(target: object) -> list[str]:

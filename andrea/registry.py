@@ -25,6 +25,7 @@ from andrea import hookspecs
 from andrea.config import structure
 from andrea.errors import AndreaError, did_you_mean, nearest
 from andrea.plugin import option_fields, option_help
+from andrea.plugin import path_options as path_fields
 
 GROUP = "andrea"
 EXCLUSIVE = ("tokenizer", "precision", "bandit", "sampler", "reward")
@@ -291,6 +292,20 @@ def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
     if faults:
         raise _together(faults)
     return target if isinstance(target, ModuleType) else target(**values)
+
+
+def path_options(name: str) -> dict[str, Any]:
+    """Return which options of a plugin are paths, as `andrea.plugin.path_options` does; of a reader also its sources'.
+
+    Those are the fields of the class that it calls ``Options``. Of a plugin that is not there or is broken nothing is
+    known: who uses it says so.
+    """
+    try:
+        target = find(name).load()
+    except AndreaError:
+        return {}
+    holders = [one for one in (target, getattr(target, "Options", None)) if isinstance(one, type)]
+    return {key: kind for one in holders for key, kind in path_fields(one).items()}
 
 
 def _no_option(name: str, key: str, known: Sequence[str]) -> AndreaError:

@@ -24,6 +24,7 @@ import attrs
 
 from andrea.errors import AndreaError, did_you_mean, nearest
 from andrea.extras import import_extra
+from andrea.plugin import path_options
 from andrea.types import Document, SourceSpec
 
 Options = TypeVar("Options")
@@ -127,12 +128,13 @@ def read_options(spec: SourceSpec, options: type[Options]) -> Options:
     """
     attrs.resolve_types(options)  # type: ignore[type-var]
     fields = {field.name: field for field in attrs.fields(options)}  # type: ignore[arg-type]
+    paths = path_options(options)
     listing = f"options of {spec.reader}: " + ", ".join(_describe(field) for field in fields.values())
     for name, value in spec.options.items():
         if name not in fields:
             hint = " ".join(part for part in (did_you_mean(name, fields), listing) if part)
             raise AndreaError(f"source {spec.name}: {spec.reader} has no option {name!r}", hint)
-        if name in ("path", "dataset") and ("" in value if isinstance(value, (list, tuple)) else value == ""):
+        if name in paths and ("" in value if isinstance(value, (list, tuple)) else value == ""):
             raise AndreaError(f"source {spec.name}: {spec.reader}.{name} is empty", 'for this folder say "."')
         if not _fits(value, fields[name].type):
             wanted = _type_name(fields[name].type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from andrea.config import (
 from andrea.engine.model import ModelConfig
 from andrea.engine.schedule import ScheduleConfig
 from andrea.errors import AndreaError
-from andrea.registry import KINDS
+from andrea.registry import KINDS, path_options
 
 PLUGINS = ["bandit.ucb1", "bandit.ucb1.fast", "sampler.dice", "stop.max_steps"]
 
@@ -549,18 +550,19 @@ def test_paths_are_made_absolute(tmp_path, monkeypatch):
             {
                 "name": "a",
                 "reader": "source.text",
-                "options": {"path": ["a.txt", "/b", "../c*", "~/d", "", 3, "s3://e"]},
+                "options": {"path": ["a.txt", "/b", "../c*", "~/d", "", 3, "s3://e"], "encoding": "sets"},
             },
             {"name": "b", "inputs": [{"reader": "source.hub", "options": {"dataset": "sets", "where": {"path": "x"}}}]},
             {"name": "c", "reader": "source.hub", "options": {"dataset": "owner/name"}},
         ],
         "plugins": {"bandit.replay": {"path": "runs/one"}, "tokenizer.harris": {"segments": 9}},
     }
-    absolute_paths(value)
+    absolute_paths(value, path_options)
     here, options = str(tmp_path), [source.get("options") for source in value["sources"]]
     home = str(Path("~/d").expanduser())
     assert options[0]["path"] == [f"{here}/a.txt", "/b", f"{here}/../c*", home, "", 3, "s3://e"]
     assert value["sources"][1]["inputs"][0]["options"] == {"dataset": f"{here}/sets", "where": {"path": "x"}}
+    assert options[0]["encoding"] == "sets"
     assert options[2]["dataset"] == "owner/name"
     assert value["plugins"] == {"bandit.replay": {"path": f"{here}/runs/one"}, "tokenizer.harris": {"segments": 9}}
     assert value["data"] == {"tokenizer": f"{here}/sets", "mix": None}
@@ -568,15 +570,18 @@ def test_paths_are_made_absolute(tmp_path, monkeypatch):
     for wrong in (
         {},
         {"sources": 3, "plugins": [], "data": None},
-        {"sources": [3, {"options": 3}], "plugins": {"a": 1}},
+        {"sources": [3, {"options": 3}, {"reader": "source.text", "options": 3}], "plugins": {"a": 1}},
+        {"sources": [{"reader": ["source.text"], "options": {"path": "a"}}], "plugins": {"bandit.replay": 1}},
     ):
-        absolute_paths(wrong)
+        before = copy.deepcopy(wrong)
+        absolute_paths(wrong, path_options)
+        assert wrong == before
 
 
 def test_a_pattern_in_a_folder_that_looks_like_one_stays(tmp_path, monkeypatch):
     """An absolute path would make a pattern of the folder's name."""
     (tmp_path / "a[1]").mkdir()
     monkeypatch.chdir(tmp_path / "a[1]")
-    value = {"sources": [{"options": {"path": ["*.txt", "b.txt"]}}]}
-    absolute_paths(value)
+    value = {"sources": [{"reader": "source.text", "options": {"path": ["*.txt", "b.txt"]}}]}
+    absolute_paths(value, path_options)
     assert value["sources"][0]["options"]["path"] == ["*.txt", str(tmp_path / "a[1]" / "b.txt")]

@@ -62,10 +62,11 @@ def module_of(code):
 def plugin_of(code):
     """Return the plugin of an example: its class, or the module."""
     module = module_of(code)
-    classes = [v for v in vars(module).values() if isinstance(v, type) and attrs.has(v) and v.__module__ == "example"]
-    if not classes and module.__doc__ is None:
-        module.__doc__ = next(v.__doc__ for v in vars(module).values() if hasattr(v, "andrea_impl"))
-    return classes[0] if classes else module
+    hooks = [v for v in vars(module).values() if hasattr(v, "andrea_impl")]
+    if not hooks:
+        return next(v for v in vars(module).values() if isinstance(v, type) and v.__module__ == "example")
+    module.__doc__ = module.__doc__ or hooks[0].__doc__
+    return module
 
 
 # -- examples ----------------------------------------------------------------------------------------------------------

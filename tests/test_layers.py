@@ -48,7 +48,7 @@ RULES = {
     "andrea.engine": (*BASE, "andrea.engine.*"),
     "andrea.engine.*": (*BASE, *ours("resources", "engine", "engine.*")),
     # -- text
-    "andrea.sources": (*BASE, "andrea.extras"),
+    "andrea.sources": (*BASE, *ours("extras", "plugin")),
     "andrea.filters": (*BASE, "andrea.sources"),
     "andrea.rows": (*BASE, *ours("extras", "sources")),
     "andrea.conversations": (*BASE, "andrea.rows"),
@@ -73,7 +73,7 @@ RULES = {
         *ours("byte_level", "extras", "sources", "rows", "conversations", "coherence", "plugins.*"),
     ),
     # -- a run; the loop is handed its engine and its plugins: what it imports of these are the protocol and the types
-    "andrea.config": (*BASE, *ours("resources", "engine.model", "engine.schedule", "registry")),
+    "andrea.config": (*BASE, *ours("resources", "plugin", "engine.model", "engine.schedule", "registry")),
     "andrea.registry": (*BASE, *ours("plugin", "hookspecs", "config")),
     "andrea.journal": (*BASE, "andrea.tokenfile"),
     "andrea.checkpoint": (*BASE, *ours("config", "tokenfile")),

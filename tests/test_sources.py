@@ -62,7 +62,7 @@ def test_a_readers_failure_to_read_is_the_users_error():
 class Wanted:
     """Options of the reader under test."""
 
-    path: str | list[str] = option(help="where")
+    path: str | list[str] = option(help="where", path=True)
     chunk: int = option(5, help="how much")
     whole: bool = option(False, help="or all")
     group: str | None = option(None, help="which")

@@ -28,7 +28,7 @@ class Replay:
     the other run since.
     """
 
-    path: str = option("", help="folder of the other run, or its journal.jsonl")
+    path: str = option("", help="folder of the other run, or its journal.jsonl", path=True)
     order: str = option("average", help="average, same or reversed")
     choices: Ints = state()
 

@@ -24,7 +24,9 @@ _LINE = re.compile(
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(help="a file, a folder (everything below it), a pattern, or a list of these")
+    path: str | list[str] = option(
+        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
+    )
     messages: str | None = option(None, help="the column of messages; messages or conversations if null")
     group: str | None = option(None, help="the column that names a conversation; each row is its own if null")
     where: dict[str, Any] = option(factory=dict, help="columns and the value, or the list of values, that rows have")

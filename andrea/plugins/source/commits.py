@@ -19,7 +19,7 @@ _COMMAND = ["log", "-z", "--topo-order", "--no-color", "--no-notes", "--no-show-
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str = option(help="folder of the repository")
+    path: str = option(help="folder of the repository", path=True)
     limit: int | None = option(None, help="read only so many commits")
 
 

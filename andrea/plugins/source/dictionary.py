@@ -19,7 +19,9 @@ _DIGITS = {c: n for n, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(help="a file, a folder (everything below it), a pattern, or a list of these")
+    path: str | list[str] = option(
+        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
+    )
     word: str = option("word", help="the column of the word, in files of rows")
     definition: str = option("definition", help="the column of its definition, a text or a list of texts")
     prompt: str = option("define {word}", help="what is asked; {word} is the word")

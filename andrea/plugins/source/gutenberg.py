@@ -23,7 +23,9 @@ _CREDIT = re.compile(r"\s*(?:\S.*\n)*?.*\b(?:produced|prepared|transcribed|digit
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(help="a file, a folder (everything below it), a pattern, or a list of these")
+    path: str | list[str] = option(
+        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
+    )
     suffixes: list[str] = option(
         factory=lambda: [".txt", ".txt.gz", ".txt.zst"], help="which files of a folder are read"
     )

@@ -22,7 +22,7 @@ _OPENING_CHARACTERS = 2000
 class Options:
     """What ``options`` of a source may say."""
 
-    dataset: str = option(help="name on the hub, as owner/name, or a folder laid out like a dataset")
+    dataset: str = option(help="name on the hub, as owner/name, or a folder laid out like a dataset", path="folder")
     config: str | None = option(None, help="which configuration; the default one, or the only one, if null")
     split: str = option("train", help="which split")
     revision: str | None = option(None, help="branch, tag or commit; the newest if null")

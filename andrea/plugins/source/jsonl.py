@@ -14,7 +14,9 @@ from andrea.sources import Documents, find_files, read_options
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(help="a file, a folder (everything below it), a pattern, or a list of these")
+    path: str | list[str] = option(
+        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
+    )
     text: str = option("text", help="the field that holds the text")
     group: str | None = option(None, help="the field that says which work a line belongs to; each is its own if null")
     suffixes: list[str] = option(

@@ -15,7 +15,7 @@ from andrea.sources import Documents, cut_text, find_files, read_options, read_t
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] | None = option(None, help="a file, a folder, a pattern, or a list of these")
+    path: str | list[str] | None = option(None, help="a file, a folder, a pattern, or a list of these", path=True)
     distributions: bool = option(False, help="read the descriptions of the installed Python distributions")
     suffixes: list[str] = option(factory=lambda: [".md", ".markdown"], help="which files of a folder are read")
     chunk: int = option(6000, help="characters of a piece, about; 0 keeps works whole")

@@ -16,7 +16,9 @@ from andrea.sources import Documents, find_files, read_options
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(help="a file, a folder (everything below it), a pattern, or a list of these")
+    path: str | list[str] = option(
+        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
+    )
     text: str = option("text", help="the column that holds the text")
     group: str | None = option(None, help="the column that says which work a row belongs to; each is its own if null")
     where: dict[str, Any] = option(factory=dict, help="columns and the value, or the list of values, that rows have")

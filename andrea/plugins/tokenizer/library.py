@@ -32,7 +32,9 @@ TRIAL = (
 class Library:
     """A byte-level tokenizer.json made elsewhere; nothing is trained."""
 
-    path: str = option("", help="folder with tokenizer.json, and tokenizer_config.json for the token that begins")
+    path: str = option(
+        "", help="folder with tokenizer.json, and tokenizer_config.json for the token that begins", path=True
+    )
 
     @hookimpl
     def make_tokenizer(self, request: TokenizerRequest) -> LibraryTokenizer:
