@@ -43,7 +43,7 @@ RULES = {
     "andrea.hookspecs": ours("errors", "types", "plugin"),
     **dict.fromkeys(ours("byte_level", "extras", "split", "words", "workers", "writing", "progress"), BASE),
     **dict.fromkeys(ours("interrupts", "folder_lock", "placeholders", "chart", "columns", "figures"), BASE),
-    "andrea.student_t": BASE,
+    **dict.fromkeys(ours("smoothing", "student_t"), BASE),
     # -- numbers
     "andrea.engine": (*BASE, "andrea.engine.*"),
     "andrea.engine.*": (*BASE, *ours("resources", "engine", "engine.*")),
@@ -70,7 +70,7 @@ RULES = {
     "andrea.plugins": (),
     "andrea.plugins.*": (
         "andrea",
-        *ours("byte_level", "extras", "sources", "rows", "conversations", "coherence", "plugins.*"),
+        *ours("byte_level", "extras", "sources", "rows", "conversations", "coherence", "smoothing", "plugins.*"),
     ),
     # -- a run; the loop is handed its engine and its plugins: what it imports of these are the protocol and the types
     "andrea.config": (*BASE, *ours("resources", "plugin", "engine.model", "engine.schedule", "registry")),
@@ -104,7 +104,7 @@ RULES = {
     "andrea.trial_run": (*PARTS, *ours("assembly", "trained", "progress", "trial")),
     "andrea.trial_*": (*BASE, *ours("tokenfile", "journal", "student_t", "interrupts", "trial", "trial_*")),
     "andrea.serve": (),
-    "andrea.serve.*": (*BASE, *ours("checkpoint", "coherence", "loop", "registry", "serve.*")),
+    "andrea.serve.*": (*BASE, *ours("smoothing", "checkpoint", "coherence", "loop", "registry", "serve.*")),
     "andrea.inspection": ("andrea", *PARTS, *ours("sources", "assembly", "vocabulary")),
     "andrea.cells": (*BASE, *ours("engine.compiler", "engine.kernel_table", "loop", "registry")),
     "andrea.notebook": (*PARTS, *ours("assembly", "trained", "columns", "export", "export.portable", "progress")),

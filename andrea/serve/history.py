@@ -18,8 +18,8 @@ from andrea.coherence import score_texts
 from andrea.serve.lines import Evaluation, Polish, Sample, Step, read_arms, read_line, read_phase
 from andrea.serve.overview import thinned
 from andrea.serve.tail import Tail
+from andrea.smoothing import Smoothed
 
-SMOOTHING = 100  # n of the smoothed moving average
 MOST_SCORED = 256  # samples of a history whose coherence is scored when it is opened; later ones as they come
 
 # Types of the columns of every step, every pull and every phase of the dice. `row` is the index of the step; `focus`
@@ -81,7 +81,7 @@ class History:
         self._samples: list[tuple[int, int, int]] = []  # step, offset and length of the line
         self._scored = 0  # of them
         self._unscored: list[tuple[int, int, int]] = []  # of these, those that will be
-        self._smma, self._smoothed = math.nan, 0
+        self._smoothed = Smoothed()
         self._last_step, self._last_start = b"", b""
 
     def __len__(self) -> int:
@@ -144,10 +144,8 @@ class History:
             self.pulls["row"].append(row)
             self.pulls["source"].append(self._source(pull.source))
             self.pulls["reward"].append(sum(map(float, pull.rewards.values())))
-        if loss - loss == 0:  # as log.console smooths: what is not finite is left out
-            self._smoothed += self._smoothed < SMOOTHING
-            self._smma = self._smma + (loss - self._smma) / self._smoothed if self._smoothed > 1 else loss
-        columns["smma"].append(self._smma)
+        self._smoothed.take(loss)
+        columns["smma"].append(self._smoothed.value)
         self.tokens += line.tokens
         self.skipped += line.skipped
         if line.pulls:

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from andrea import AndreaError, Evaluation, Run, Sample, StepRecord, hookimpl, option, plugin
+from andrea.smoothing import Smoothed
 
-SMOOTHING = 100  # n of the smoothed moving average
 REDRAW = 0.1  # seconds between two drawings of the bar: a step of a small model takes less than a drawing
 
 
@@ -35,8 +35,7 @@ class Console:
     _terminal: Any = attrs.field(init=False, default=None)
     _progress: Any = attrs.field(init=False, default=None)
     _task: Any = attrs.field(init=False, default=None)
-    _average: float = attrs.field(init=False, default=math.nan)
-    _averaged: int = attrs.field(init=False, default=0)
+    _loss: Smoothed = attrs.field(init=False, factory=Smoothed)
     _steps: int = attrs.field(init=False, default=0)
     _tokens: int = attrs.field(init=False, default=0)
     _since: float = attrs.field(init=False, default=0.0)
@@ -56,7 +55,7 @@ class Console:
         self._say(f"{len(run.sources)} sources: {', '.join(run.sources)}")
         if run.vocabulary:
             self._say(f"{run.vocabulary} tokens to choose from: guessing has a loss of {math.log(run.vocabulary):.4f}")
-        self._average, self._averaged = math.nan, 0
+        self._loss = Smoothed()
         self._steps, self._tokens, self._since = 0, 0, time.perf_counter()
         if self._terminal.is_terminal:
             bar = (BarColumn(20), TextColumn("{task.description}", markup=False))
@@ -69,7 +68,7 @@ class Console:
         """Show the step: in the bar when it is due, as a line for the first step and then at every `every`-th."""
         self._steps += 1
         self._tokens += record.tokens
-        self._smooth(record.loss)
+        self._loss.take(record.loss)
         if self._progress is not None:
             if self._steps == 1 or time.perf_counter() - self._since >= REDRAW:
                 self._draw(record, run)
@@ -103,13 +102,6 @@ class Console:
         where = "before the first step" if record is None else f"after step {record.step + 1}, loss {record.loss:.4f}"
         self._say(f"finished {where}: {'; '.join(reasons) or 'no reason given'}")
 
-    def _smooth(self, loss: float) -> None:
-        """Take a loss into the average; what is not finite is left out."""
-        if math.isfinite(loss):
-            self._averaged = min(self._averaged + 1, SMOOTHING)
-            before = self._average if self._averaged > 1 else loss
-            self._average = before + (loss - before) / self._averaged
-
     def _draw(self, record: StepRecord, run: Run) -> None:
         """Set the bar to a step."""
         self._progress.update(self._task, completed=record.step + 1, description=self._line(record, run))
@@ -122,8 +114,8 @@ class Console:
         where = f"step {record.step + 1}{f'/{run.stop_step}' if run.stop_step else ''}"
         names = ", ".join(run.sources[pull.source] for pull in record.pulls)
         skipped = "  update skipped" if record.skipped else ""
-        perplexity = math.exp(min(self._average, 100.0))  # beyond that nobody compares, and exp overflows
-        losses = f"loss {record.loss:.4f}  smma {self._average:.4f}  perplexity {perplexity:.4g}"
+        perplexity = math.exp(min(self._loss.value, 100.0))  # beyond that nobody compares, and exp overflows
+        losses = f"loss {record.loss:.4f}  smma {self._loss.value:.4f}  perplexity {perplexity:.4g}"
         return f"{where}  {losses}  lr {record.learning_rate:.2e}  {speed} tok/s  {names}{skipped}"
 
     def _say(self, line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from html import escape
@@ -11,8 +10,8 @@ from typing import Any
 import attrs
 
 from andrea import AndreaError, Evaluation, Run, Sample, StepRecord, hookimpl, option, plugin
+from andrea.smoothing import Smoothed
 
-SMOOTHING = 100  # n of the smoothed moving average, as log.console has it
 REDRAW = 0.5  # seconds between two drawings
 
 
@@ -29,8 +28,7 @@ class Notebook:
     _line: str = attrs.field(init=False, default="")
     _notes: list[str] = attrs.field(init=False, factory=list)
     _done: int = attrs.field(init=False, default=0)
-    _average: float = attrs.field(init=False, default=math.nan)
-    _averaged: int = attrs.field(init=False, default=0)
+    _loss: Smoothed = attrs.field(init=False, factory=Smoothed)
     _tokens: int = attrs.field(init=False, default=0)
     _since: float = attrs.field(init=False, default=0.0)
 
@@ -39,7 +37,7 @@ class Notebook:
         """Begin the display."""
         if self.width < 1:
             raise AndreaError(f"log.notebook.width is {self.width}", "it must be at least 1")
-        self._average, self._averaged, self._tokens, self._notes = math.nan, 0, 0, ["", ""]
+        self._loss, self._tokens, self._notes = Smoothed(), 0, ["", ""]
         self._line, self._since = f"{run.name}: {len(run.sources)} sources", time.perf_counter()
         self._display = begin_display(self._html(run))
 
@@ -48,14 +46,11 @@ class Notebook:
         """Take the step, and show it when it is time."""
         self._done = record.step + 1
         self._tokens += record.tokens
-        if math.isfinite(record.loss):
-            self._averaged = min(self._averaged + 1, SMOOTHING)
-            before = self._average if self._averaged > 1 else record.loss
-            self._average = before + (record.loss - before) / self._averaged
+        self._loss.take(record.loss)
         now = time.perf_counter()
         if self._display is not None and now - self._since >= REDRAW:
             speed = self._tokens / (now - self._since)
-            self._line = f"step {self._done:,}, loss {self._average:.4f} (smoothed), {speed:,.0f} tokens/s"
+            self._line = f"step {self._done:,}, loss {self._loss.value:.4f} (smoothed), {speed:,.0f} tokens/s"
             self._tokens, self._since = 0, now
             self._draw(run)
 
@@ -78,7 +73,7 @@ class Notebook:
     @hookimpl
     def on_finish(self, record: StepRecord | None, reasons: Sequence[str], run: Run) -> None:
         """Say why the run ended."""
-        loss = f"loss {self._average:.4f} (smoothed), " if self._averaged else ""
+        loss = f"loss {self._loss.value:.4f} (smoothed), " if self._loss.count else ""
         self._line = f"step {self._done:,}, {loss}ended: {'; '.join(reasons) or 'no reason given'}"
         self._draw(run)
         self._display = None
