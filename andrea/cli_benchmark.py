@@ -21,7 +21,7 @@ BYTE_IDS = 257  # what every tokenizer here has beside its segments
 
 
 def benchmark(
-    model: Annotated[str, typer.Argument(help="12M, 120M or 480M, or an experiment")] = "12M",
+    model: Annotated[str, typer.Argument(help="12M, 120M, 480M or GPT-2, or an experiment")] = "12M",
     batch: Annotated[int | None, typer.Option(help="rows of a micro-batch; 8, or the experiment's")] = None,
     accumulation: Annotated[int | None, typer.Option(help="micro-batches of an update")] = None,
     layers: Annotated[int | None, typer.Option(help="another number of layers")] = None,

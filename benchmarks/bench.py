@@ -17,7 +17,7 @@ from andrea.engine.gemm import TABLE, write_table
 from andrea.errors import AndreaError
 from andrea.types import Precision
 
-POINTS = ("120M:64", "120M:8", "12M:64", "12M:8", "480M:32")
+POINTS = ("120M:64", "120M:8", "12M:64", "12M:8", "480M:32", "GPT-2:64")
 PRECISIONS = {
     "bf16": Precision("bf16", "bfloat16", "bfloat16"),
     "fp16": Precision("fp16", "float16", "float16", loss_scale=65536.0),
@@ -25,7 +25,7 @@ PRECISIONS = {
     "fp32": Precision("fp32"),
 }
 #: The rates that must be reached on an H200 in bf16, tokens a second.
-WANTED = {"120M:64": 620e3, "120M:8": 560e3, "12M:64": 2.5e6, "12M:8": 1.5e6, "480M:32": 150e3}
+WANTED = {"120M:64": 620e3, "120M:8": 560e3, "12M:64": 2.5e6, "12M:8": 1.5e6, "480M:32": 150e3, "GPT-2:64": 560e3}
 
 
 def peer(config: EngineConfig) -> dict[str, object]:

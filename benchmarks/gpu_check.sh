@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a machine with an NVIDIA card can show, in parts of under 8 minutes each:
 #
-#   benchmarks/gpu_check.sh [tests|sanitize|race_fp32|race_tf32|race_fp16|race_bf16|proofs|bench|run|peers|all]...
+#   benchmarks/gpu_check.sh [tests|sanitize|race_fp32|race_tf32|race_fp16|race_bf16|proofs|bench|run|chat|peers|all]...
 #
 # Needs python3 with numpy, attrs and the `cuda` extra; wheels in .whl/ are installed beside it when there are any
 # (a machine without a network). Everything is merged into one JSON, $OUT/gpu_check.json (OUT is ./runs/gpu_check
@@ -60,10 +60,12 @@ run_bench() { $PYTHON benchmarks/bench.py --out "$OUT/bench.json"; }
 
 run_run() { $PYTHON benchmarks/real_run.py --out "$OUT/run.json"; }
 
+run_chat() { $PYTHON benchmarks/chat_speed.py --out "$OUT/chat.json"; }
+
 run_peers() { $PYTHON benchmarks/bench.py --peers --out "$OUT/peers.json"; }
 
 parts=${*:-all}
-[ "$parts" = all ] && parts="tests sanitize race_fp32 race_tf32 race_fp16 race_bf16 proofs bench run peers"
+[ "$parts" = all ] && parts="tests sanitize race_fp32 race_tf32 race_fp16 race_bf16 proofs bench run chat peers"
 failed=0
 for part in $parts; do
   if ! declare -F "run_$part" >/dev/null; then echo "there is no part $part" >&2; exit 2; fi

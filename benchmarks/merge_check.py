@@ -26,6 +26,16 @@ def details(folder: Path, part: str) -> object:
     return log.read_text().splitlines()[-20:] if log.is_file() else None
 
 
+def claims(value: object) -> dict[str, bool]:
+    """Return every claim that a part's details hold, at any depth, and whether it is true."""
+    if not isinstance(value, dict):
+        return {}
+    found: dict[str, bool] = {}
+    for key, inner in value.items():
+        found |= inner if key == "claims" else {f"{key}: {claim}": true for claim, true in claims(inner).items()}
+    return found
+
+
 def main() -> None:
     """Add one part, or print all."""
     folder = Path(sys.argv[1])
@@ -40,6 +50,9 @@ def main() -> None:
     for part, found in document.items():
         verdict = {0: "passed", 124: "too long"}.get(found["exit"], f"failed {found['exit']}")
         print(f"{part:9s} {verdict:10s} {found['seconds']:7d}  {found['commit'][:12]}")
+    for part, found in document.items():
+        for claim, true in claims(found["details"]).items():
+            print(f"{part:9s} {'true' if true else 'FALSE':10s} {claim}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from andrea.engine import GenerateOptions
+
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -73,6 +75,46 @@ def test_a_real_run_is_measured_beside_its_engine(tmp_path, monkeypatch):
     assert found["tokens_per_second"] > 0
     assert found["bare_tokens_per_second"] == found["bare"]["tokens_per_second"]
     assert (found["vocabulary"], found["sources"]) == (257, 2)
+
+
+def test_a_chat_is_measured(andrea, experiment, monkeypatch):
+    """A run is trained, its model answers; delays, tokens and pace are those of the replies behind the first."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    chat = load("chat_speed")
+    value = json.loads(Path(experiment).read_text()) | {"schedule": {"steps": 4}, "checkpoints": {"every": 2}}
+    folder = chat.train(value, "cpu", Path.cwd())
+    model = chat.open_model(folder, None, "cpu", lambda line: None, rows=1)
+    found = chat.talk(model, GenerateOptions(12), replies=3)
+    model.engine.close()
+    assert len(found["tokens"]) == len(found["seconds"]) == 3
+    assert 0 < found["delay"] <= found["longest_delay"] <= max(found["seconds"][1:])
+    assert found["tokens_per_second"] == sum(found["tokens"][1:]) / sum(found["seconds"][1:])
+
+
+@pytest.mark.parametrize(
+    ("figures", "true"),
+    [({}, [True] * 3), ({"tokens": [900, 499]}, [False, True, True]), ({"longest_delay": 0.21}, [True, False, True])],
+)
+def test_what_is_claimed_of_a_chat(monkeypatch, figures, true):
+    """Enough was said, the first text came in time, and the rest fast enough; the first reply is not counted."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    found = {"tokens": [0, 300, 200], "longest_delay": 0.1, "tokens_per_second": 1500.0} | figures
+    assert list(load("chat_speed").claims(found).values()) == true
+
+
+def test_claims_stand_in_the_table(tmp_path):
+    """What a part claims is listed behind the table, at whatever depth of its details, false ones in capitals."""
+    details = {"delay": 0.1, "claims": {"it is fast": True}, "exact": {"claims": {"it is exact": False}, "losses": [1]}}
+    (tmp_path / "chat.json").write_text(json.dumps(details))
+    command = [sys.executable, str(BENCHMARKS / "merge_check.py"), str(tmp_path)]
+    subprocess.run([*command, "chat", "1", "7", "abcdef"], check=True)
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split() for line in lines] == [
+        ["part", "result", "seconds", "commit"],
+        ["chat", "failed", "1", "7", "abcdef"],
+        ["chat", "true", "it", "is", "fast"],
+        ["chat", "FALSE", "exact:", "it", "is", "exact"],
+    ]
 
 
 def test_figures_of_a_run():

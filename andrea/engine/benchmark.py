@@ -62,6 +62,7 @@ FAMILY: dict[str, tuple[ModelConfig, int]] = {
     "12M": (ModelConfig(6, 12, 384), 4353),
     "120M": (ModelConfig(12, 12, 768), 8449),
     "480M": (ModelConfig(16, 24, 1536), 8449),
+    "GPT-2": (ModelConfig(12, 12, 768), 50257),  # the shape that others' figures are of; without its biases
 }
 
 

@@ -11,7 +11,7 @@ from andrea.engine.model import ModelConfig
 from andrea.types import Device, Precision
 
 
-@pytest.mark.parametrize(("name", "million"), [("12M", 87.9), ("120M", 605.2)])
+@pytest.mark.parametrize(("name", "million"), [("12M", 87.9), ("120M", 605.2), ("GPT-2", 797.9)])
 def test_operations_of_a_token_are_the_familys(name, million):
     """Three times forward: linear layers, head, and attention at its causal half, as counted by hand."""
     model, vocabulary = FAMILY[name]
