@@ -1,8 +1,8 @@
 """How soon and how fast a model answers, through what `andrea chat` does: the 120M in bf16, one row.
 
 A model is trained for a few steps first: what it says does not matter, how long that takes does. Delays are from the
-question to the first text that is shown, the prompt's reading included; the first reply of a process is told apart. Prints
-a line a claim, writes one JSON, and exits with 1 when a claim fails.
+question to the first text that is shown, the prompt's reading included; the first reply of a process is told apart.
+Prints a line a claim, writes one JSON, and exits with 1 when a claim fails.
 
 python benchmarks/chat_speed.py [--device cuda] [--out FILE]
 """
