@@ -248,12 +248,13 @@ def _plan_one_layer(plan: MemoryPlan, config: EngineConfig, storage: str) -> Non
     one row, so those of all its layers are there when the caches are filled.
     """
     model, B, T, C = config.model, config.batch_size, config.model.context, config.model.d_model
+    row = aligned(T * 3 * C, ALIGNMENT // BYTES[storage])
     cache = (B, model.n_head, T, model.head_dim)
     for name, (purpose, shape, dtype) in _layer(config, storage).items():
-        rows = B + model.n_layer - 1 if name == "qkv" else B
-        plan.add(f"layer0.{name}", purpose, (rows, *shape[1:]), dtype)
-        for i in range(1, model.n_layer):
-            plan.share(f"layer{i}.{name}", shape, f"layer0.{name}", i * T * 3 * C if name == "qkv" else 0)
+        behind = row if name == "qkv" else 0
+        plan.add(f"layers.{name}", purpose, (math.prod(shape) + (model.n_layer - 1) * behind,), dtype)
+        for i in range(model.n_layer):
+            plan.share(f"layer{i}.{name}", shape, f"layers.{name}", i * behind)
     for i in range(model.n_layer):
         plan.add(f"layer{i}.keys", "keys and values while decoding", cache, storage)
         plan.add(f"layer{i}.values", "keys and values while decoding", cache, storage)

@@ -225,10 +225,12 @@ class CudaEngine:
         self._evaluation = Graph(self._machine.stream, self._evaluate_batch)
 
     def _close_graphs(self) -> None:
+        """Give the graphs back; what follows is launched one by one."""
         self._decoder.close_graphs()
         for graph in (self._graph, self._update, self._evaluation):
             if graph is not None:
                 graph.close()
+        self._graph = self._update = self._evaluation = None
 
     def _probe(self, probes: Mapping[str, tuple[Tokens, Tokens]] | None) -> dict[str, float]:
         measured = {name: sum_losses(self.evaluate(*rows), rows[1]) for name, rows in (probes or {}).items()}

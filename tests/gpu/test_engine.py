@@ -164,6 +164,43 @@ def test_graph_gives_the_same_bits(opened, precision):
     assert [ids.tolist() for ids in texts[0]] == [ids.tolist() for ids in texts[1]]
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_without_training_the_numbers_are_the_same(opened, precision):
+    """An engine that only evaluates and generates has the bytes of one that trains, from less memory."""
+    engine = opened(SMALL, PRECISIONS[precision])
+    train(engine, 3)
+    using = opened(evolve(SMALL, training=False, seed=9), PRECISIONS[precision])
+    using.import_state({"weights": engine.export_state()["weights"]})
+    rows = random_batch(evolve(SMALL, batch_size=7), seed=3)
+    prompts = [[1], list(range(5)), list(range(40)), [7, 7], [299]]
+    options = GenerateOptions(100, top_k=20, repetition_penalty=1.3, seed=4, stop=(3,))
+    for _ in range(2):  # one does not disturb the other
+        assert using.evaluate(*rows).tobytes() == engine.evaluate(*rows).tobytes()
+        texts = [[row.tolist() for row in one.generate(prompts, options)] for one in (using, engine)]
+        assert texts[0] == texts[1]
+    assert sum(b.bytes for b in using.memory_plan()) < sum(b.bytes for b in engine.memory_plan())
+    with pytest.raises(RuntimeError, match="without training"):
+        using.train_step(0, *random_batch(SMALL))
+
+
+def test_graphs_hold_the_tuned_algorithms(opened):
+    """After tuning, graphs give the bytes of single launches: a step, an evaluation, a text."""
+    engine = opened(SMALL, BF16)
+    train(engine, 2)
+    engine.tune()
+    saved = engine.export_state()
+
+    def numbers():
+        engine.import_state(saved)
+        text = engine.generate([[1, 2, 3], [4]], GenerateOptions(70, top_p=0.9, seed=3))
+        rows = engine.evaluate(*random_batch(SMALL, 7)).tobytes()
+        return [ids.tolist() for ids in text], rows, train(engine, 3), state_bytes(engine)
+
+    by_graph = numbers()
+    engine._close_graphs()
+    assert numbers() == by_graph
+
+
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("batch_size", [4, 64])
 def test_resume_is_bit_exact(opened, precision, batch_size):
