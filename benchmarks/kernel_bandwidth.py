@@ -125,7 +125,6 @@ def cases(launch, random):
         lambda: launch.adamw(chunks, len(table), weights, gradients, first, second, copies, state, rate, **adam),
         30 * P,
     )
-    yield "cast_to_storage", lambda: launch.cast_to_storage(weights, copies, P), 6 * P
     yield "zero", lambda: launch.zero(gradients, 4 * P), 4 * P
 
 

@@ -19,7 +19,7 @@ from andrea.engine.launcher import Dimensions, Kernels
 from andrea.engine.operations import NORM_EPSILON
 
 #: Files of `kernels/` that this module launches.
-FILES = ("adamw", "cast", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual")
+FILES = ("adamw", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual", "zero")
 
 #: Mirror of `TrainState` in kernels/include/state.cuh.
 STATE = np.dtype(
@@ -230,7 +230,7 @@ class Elementwise:
         grid = blocks_for(2 * C, 32), norms
         self.launch("k_layernorm_bwd_final", grid, (32, 32), shares, self.norm_shares(N)[0], gradients, places, C)
 
-    # -- residual, GELU, casts, zeros --------------------------------------------------------------------------------
+    # -- residual, GELU, zeros ---------------------------------------------------------------------------------------
 
     def _each(self, name: str, n: int, *addresses: int) -> None:
         self.launch(name, blocks_for(n, _EACH * self.wide), 256, *addresses, n)
@@ -250,14 +250,6 @@ class Elementwise:
     def gelu_bwd(self, dact: int, pre: int, out: int, n: int) -> None:
         """Store dact gelu'(pre) in `out`, which may be `dact`."""
         self._each("k_gelu_bwd", n, dact, pre, out)
-
-    def cast_to_storage(self, values: int, out: int, n: int) -> None:
-        """Round float32 to the storage type."""
-        self._each("k_cast_to_storage", n, values, out)
-
-    def cast_to_float(self, values: int, out: int, n: int) -> None:
-        """Widen the storage type to float32."""
-        self._each("k_cast_to_float", n, values, out)
 
     def zero(self, out: int, size: int) -> None:
         """Fill `size` bytes with zeros."""

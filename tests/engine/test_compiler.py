@@ -17,7 +17,7 @@ MACROS = {
     "fp16": {"ANDREA_STORAGE": "half", "ANDREA_MULTIPLY": "half"},
     "bf16": {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"},
 }
-ELEMENTWISE = ["adamw", "cast", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual"]
+ELEMENTWISE = ["adamw", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual", "zero"]
 # Every precision on Hopper, the oldest and the newest card; `andrea kernels --compile --arch all` compiles every cell.
 CELLS = [(precision, "sm_90a") for precision in SUPPORT] + [("fp16", "sm_75"), ("bf16", "sm_120")]
 TINY = """#include "types.cuh"

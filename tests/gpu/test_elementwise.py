@@ -181,7 +181,7 @@ def test_layernorm_bwd_final(bench_float, close, C):
     assert bench.read(apart, 6 * C + 9, dtype="float32").tobytes() == got.tobytes()
 
 
-# -- residual, GELU, casts, zeros ------------------------------------------------------------------------------------
+# -- residual, GELU, zeros -------------------------------------------------------------------------------------------
 
 COUNTS = [1, 7, 1024, 8191, 8192, 50_003]
 
@@ -230,18 +230,6 @@ def test_gelu_of_extreme_values(bench):
     assert np.allclose(bench.back(bench.read(out, 5)), np.maximum(stored, 0), rtol=1e-3, atol=0)
     bench.launch.gelu_bwd(ones, pre, ones, 5)
     assert np.array_equal(bench.back(bench.read(ones, 5)), [1, 0, 1, 0, 0.5])
-
-
-@pytest.mark.parametrize("n", COUNTS)
-def test_casts_round_to_nearest(bench, n):
-    """Float32 to the storage type and back gives the bits that rounding to nearest, ties to even, gives."""
-    values = (bench.random.standard_normal(n) * 10).astype(np.float32)
-    stored, back = bench.room(n), bench.room(n, dtype="float32")
-    bench.launch.cast_to_storage(bench.card.put(values), stored, n)
-    bench.launch.cast_to_float(stored, back, n)
-    expected = bench.to(values, bench.type)
-    assert np.array_equal(bench.read(stored, n), expected)
-    assert np.array_equal(bench.read(back, n, dtype="float32"), bench.back(expected))
 
 
 @pytest.mark.parametrize(("size", "shift"), [(1, 0), (16_384, 0), (16_384, 3), (100_001, 0)])
