@@ -13,8 +13,9 @@ from typing import Any
 
 from attrs import frozen
 
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, did_you_mean
 from andrea.rows import Row
+from andrea.sources import check_chunk
 
 PROMPT, REPLY, OPENING = "> ", "< ", ""
 COLUMNS = ("messages", "conversations", "conversation")
@@ -56,6 +57,16 @@ def parse_turns(text: str) -> list[Turn]:
         lines = [first[2:], *(line.removeprefix("  ") for line in others)]
         turns.append(Turn(first[:2], "\n".join(lines)))
     return turns
+
+
+def check_roles(roles: Mapping[str, str]) -> None:
+    """Refuse a role that is said to be something which no turn is."""
+    for role, side in roles.items():
+        if side not in (*_MARKS, "skip"):
+            known = ", ".join([*_MARKS, "skip"])
+            raise AndreaError(
+                f"roles says that {role!r} is {side!r}", did_you_mean(side, _MARKS) or f"it may be {known}"
+            )
 
 
 def turns_of(row: Row, column: str | None, roles: Mapping[str, str], system: bool) -> list[Turn]:
@@ -137,6 +148,7 @@ def render_pieces(turns: Sequence[Turn], chunk: int) -> Iterator[str]:
 
     A piece begins with a prompt, so that every reply has what it answers; one that is itself longer stays whole.
     """
+    check_chunk(chunk)
     piece: list[Turn] = []
     size = 0
     for turn in turns:

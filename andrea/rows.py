@@ -6,7 +6,6 @@ A row is a dict of plain Python values. What is wrong with a file is an `AndreaE
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,7 @@ from attrs import frozen
 
 from andrea.errors import AndreaError, did_you_mean
 from andrea.extras import import_extra
-from andrea.sources import open_file, read_text
+from andrea.sources import LONGEST_LINE, read_lines, read_text, text_lines, too_long
 
 PACKED = (".gz", ".zst")
 _BATCH = 256  # rows that are unpacked together
@@ -80,27 +79,33 @@ def kind_of(path: Path) -> str:
     return Path(path.stem).suffix.lower() if path.suffix.lower() in PACKED else path.suffix.lower()
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path, longest: int = LONGEST_LINE) -> Iterator[Row]:
     """Yield the rows of a file, by what its name ends in.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    longest
+        Bytes of a line, or of an item of a JSON list; Parquet files have neither.
 
     Raises
     ------
     AndreaError
-        When the ending is unknown, a library is missing, or the file is not what its name says.
+        When the ending is unknown, a library is missing, a line is longer, or the file is not what its name says.
     """
     kind = kind_of(path)
     if kind not in _READERS:
         raise AndreaError(f"{path} is no file of rows that is known", f"known endings: {', '.join(ROW_SUFFIXES)}")
-    yield from _READERS[kind](path)
+    yield from _READERS[kind](path, longest)
 
 
-def read_json_lines(path: Path) -> Iterator[Row]:
+def read_json_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[Row]:
     """Yield a row for every line that is not blank."""
-    with open_file(path) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-                yield Row(path, f"line {number}", _parse(text, path, number))
+    for number, line in enumerate(read_lines(path, longest), start=1):
+        if line.strip():
+            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            yield Row(path, f"line {number}", _parse(text, path, number))
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -120,15 +125,15 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
     return record
 
 
-def _read_json(path: Path) -> Iterator[Row]:
+def _read_json(path: Path, longest: int) -> Iterator[Row]:
     """Yield the objects of a JSON list, one at a time; a file that does not begin with ``[`` has lines."""
     blocks = read_text(path)
     first = next(blocks, "")
     if not first.lstrip().startswith("["):
         blocks.close()  # type: ignore[attr-defined]
-        yield from read_json_lines(path)
+        yield from read_json_lines(path, longest)
         return
-    items = _items(path, first.lstrip()[1:], blocks)
+    items = _items(path, first.lstrip()[1:], blocks, longest)
     for number, item in enumerate(items, start=1):
         if not isinstance(item, dict):
             raise AndreaError(
@@ -137,7 +142,7 @@ def _read_json(path: Path) -> Iterator[Row]:
         yield Row(path, f"row {number}", item)
 
 
-def _items(path: Path, buffer: str, blocks: Iterator[str]) -> Iterator[Any]:
+def _items(path: Path, buffer: str, blocks: Iterator[str], longest: int) -> Iterator[Any]:
     decode = json.JSONDecoder().raw_decode
     for number in itertools.count(1):
         buffer = buffer.lstrip(" \t\r\n,")
@@ -148,6 +153,8 @@ def _items(path: Path, buffer: str, blocks: Iterator[str]) -> Iterator[Any]:
                     break
             except ValueError as error:
                 failed = error
+            if len(buffer) > longest:
+                raise too_long(path, f"row {number}", longest)
             block = next(blocks, None)
             if block is None:
                 what = f"row {number} is not JSON: {failed}" if buffer else "is cut short: its list does not end"
@@ -159,7 +166,7 @@ def _items(path: Path, buffer: str, blocks: Iterator[str]) -> Iterator[Any]:
         buffer = buffer[end:]
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: Path, longest: int) -> Iterator[Row]:
     parquet = import_extra("pyarrow.parquet", "hub", f"{path.name} is a Parquet file")
     try:
         # Neither threads nor reading ahead: a row group may be large, and memory is to stay small.
@@ -179,9 +186,9 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise AndreaError(f"{path} is not a whole Parquet file: {error}", "get the file again") from error
 
 
-def _read_csv(path: Path) -> Iterator[Row]:
+def _read_csv(path: Path, longest: int) -> Iterator[Row]:
     """Yield the rows under the line of names."""
-    reader = csv.DictReader(_lines(read_text(path)), strict=True, restkey="")
+    reader = csv.DictReader(text_lines(path, read_text(path), longest), strict=True, restkey="")
     try:
         for values in reader:
             if "" in values or None in values.values():
@@ -193,19 +200,7 @@ def _read_csv(path: Path) -> Iterator[Row]:
         raise AndreaError(f"{path} line {reader.line_num} is not CSV: {error}", "mend that line") from error
 
 
-def _lines(blocks: Iterator[str]) -> Iterator[str]:
-    """Yield lines as a newline ends them; `str.splitlines` would also cut at characters that a field may hold."""
-    rest = ""
-    for block in blocks:
-        *lines, rest = io.StringIO(rest + block, newline="\n")
-        if rest.endswith("\n"):
-            lines, rest = [*lines, rest], ""
-        yield from lines
-    if rest:
-        yield rest
-
-
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[Path, int], Iterator[Row]]] = {
     ".jsonl": read_json_lines,
     ".ndjson": read_json_lines,
     ".json": _read_json,

@@ -17,6 +17,7 @@ import types
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeVar, Union, get_args, get_origin
 
@@ -29,6 +30,7 @@ from andrea.types import Document, SourceSpec
 
 Options = TypeVar("Options")
 _BLOCK = 1 << 20
+LONGEST_LINE = 1 << 26  # bytes, or characters of decoded text: a line is held in memory, and a file may be one line
 _PARAGRAPH_END = re.compile(r"\n[ \t\r]*\n+")
 
 
@@ -216,9 +218,10 @@ def find_files(
     Raises
     ------
     AndreaError
-        When a path does not exist, cannot be read, or gives no file.
+        When a path does not exist, cannot be read, gives no file, or gives one that another has given.
     """
     found: list[tuple[Path, str]] = []
+    given: dict[Path, str] = {}
     for text in [paths] if isinstance(paths, str) else paths:
         if not text:
             raise AndreaError("a path is empty", 'for this folder say "."')
@@ -235,6 +238,14 @@ def find_files(
         if not files:
             wanted = " or ".join(suffixes) or "any"
             raise AndreaError(f"{root} holds no file ({wanted})", "give another path, or other suffixes")
+        full = {path.resolve(): path for path, _ in files}
+        if twice := full.keys() & given.keys():
+            one = min(twice)
+            raise AndreaError(
+                f"{full[one]} is given twice, by {given[one]!r} and by {text!r}",
+                "leave one out: its text would count twice",
+            )
+        given |= dict.fromkeys(full, text)
         found += files
     return found
 
@@ -385,6 +396,58 @@ def read_text(path: Path, encoding: str | None = None) -> Iterator[str]:
             block = file.read(_BLOCK)
 
 
+def read_lines(path: Path, longest: int = LONGEST_LINE) -> Iterator[bytes]:
+    """Yield the lines of a file, unpacked if need be, each with the newline that ends it.
+
+    Raises
+    ------
+    AndreaError
+        When the file cannot be read, or a line has more than `longest` bytes, of which no more are then read.
+    """
+    _check_longest(longest)
+    with open_file(path) as file:
+        for number, line in enumerate(iter(partial(file.readline, longest + 1), b""), start=1):
+            if len(line) > longest and not line.endswith(b"\n"):
+                raise too_long(path, f"line {number}", longest)
+            yield line
+
+
+def text_lines(path: Path, blocks: Iterable[str], longest: int = LONGEST_LINE) -> Iterator[str]:
+    """Yield the lines of a file's decoded text, each with the newline that ends it; no other character ends one.
+
+    Raises
+    ------
+    AndreaError
+        When a line has more than `longest` characters.
+    """
+    _check_longest(longest)
+    rest, done = "", 0
+    for block in blocks:
+        *lines, rest = (rest + block).split("\n")
+        for number, line in enumerate(lines, start=done + 1):
+            if len(line) > longest:
+                raise too_long(path, f"line {number}", longest)
+            yield f"{line}\n"
+        done += len(lines)
+        if len(rest) > longest:
+            raise too_long(path, f"line {done + 1}", longest)
+    if rest:
+        yield rest
+
+
+def _check_longest(longest: int) -> None:
+    if longest < 1:
+        raise AndreaError(f"longest_line is {longest}", f"give the bytes of the longest line, such as {LONGEST_LINE}")
+
+
+def too_long(path: Path, place: str, longest: int) -> AndreaError:
+    """Return the error for a line, or something like it, that is not taken into memory."""
+    return AndreaError(
+        f"{path} {place} is longer than {longest:,} bytes",
+        "is it a file of another kind? if it is meant, set the option longest_line higher",
+    )
+
+
 def _decoder(path: Path, encoding: str) -> codecs.IncrementalDecoder:
     hint = "for instance utf-8, latin-1, cp1252"
     try:
@@ -422,8 +485,7 @@ def cut_text(blocks: Iterable[str], chunk: int) -> Iterator[str]:
     chunk
         Characters.
     """
-    if chunk < 0:
-        raise AndreaError(f"chunk is {chunk}", "give the characters of a piece, or 0 to keep works whole")
+    check_chunk(chunk)
     buffer = ""
     for block in blocks:
         buffer += block
@@ -435,6 +497,12 @@ def cut_text(blocks: Iterable[str], chunk: int) -> Iterator[str]:
         buffer = buffer[start:]
     if buffer:
         yield buffer
+
+
+def check_chunk(chunk: int) -> None:
+    """Refuse what is no length of a piece."""
+    if chunk < 0:
+        raise AndreaError(f"chunk is {chunk}", "give the characters of a piece, or 0 to keep works whole")
 
 
 def _piece_end(text: str, start: int, chunk: int) -> int:

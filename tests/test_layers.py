@@ -51,7 +51,7 @@ RULES = {
     "andrea.sources": (*BASE, *ours("extras", "plugin")),
     "andrea.filters": (*BASE, "andrea.sources"),
     "andrea.rows": (*BASE, *ours("extras", "sources")),
-    "andrea.conversations": (*BASE, "andrea.rows"),
+    "andrea.conversations": (*BASE, *ours("sources", "rows")),
     "andrea.coherence": (*BASE, "andrea.words"),
     "andrea.store": (*BASE, *ours("sources", "filters", "split")),
     "andrea.tokenfile": (*BASE, "andrea.sources"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import tracemalloc
 
 import pytest
 
@@ -125,3 +126,44 @@ def test_rows_are_chosen(tmp_path):
     assert [row.values["n"] for row in where(read_rows(path), {"n": 2, "text": ROWS[1]["text"]})] == [2]
     with pytest.raises(AndreaError, match="line 1 has no field 'lang'"):
         list(where(read_rows(path), {"lang": "en"}))
+
+
+@pytest.mark.parametrize(
+    "name", ["a.jsonl", "a.jsonl.gz", "a.ndjson", "a.json", "list.json", "list.json.gz", "a.csv", "a.csv.gz"]
+)
+def test_a_longer_line_is_refused_before_it_is_in_memory(tmp_path, monkeypatch, name):
+    """The error has the file, the place and the option; rows up to that length are read whatever the block."""
+    write(tmp_path / name, [{"text": "x" * 30, "n": 1}, {"text": "y" * 300, "n": 2}])
+    place = {"list": "row 2", "a.cs": "line 3"}.get(name[:4], "line 2")
+    for block in (7, 1 << 20):
+        monkeypatch.setattr("andrea.sources._BLOCK", block)
+        rows = read_rows(tmp_path / name, 100)
+        assert next(rows).values["text"] == "x" * 30
+        if not (name.startswith("list") and block > 1000):  # what is in memory already is taken
+            with pytest.raises(AndreaError, match=f"{name} {place} is longer than 100 bytes") as refused:
+                list(rows)
+            assert "longest_line" in refused.value.hint
+        assert len(list(read_rows(tmp_path / name, 400))) == 2
+
+
+def test_a_line_of_exactly_the_length_is_taken(tmp_path):
+    """With or without a newline at its end, which does not count."""
+    line = json.dumps({"text": "x" * 30}).encode()
+    for data in (line, line + b"\n"):
+        (tmp_path / "a.jsonl").write_bytes(data)
+        assert len(list(read_rows(tmp_path / "a.jsonl", len(line)))) == 1
+        with pytest.raises(AndreaError, match="line 1 is longer"):
+            list(read_rows(tmp_path / "a.jsonl", len(line) - 1))
+
+
+def test_endless_input_does_not_fill_the_memory(tmp_path):
+    """A packed file of a thousand times its size, one line, costs no more than the longest line."""
+    with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
+        for _ in range(256):
+            file.write(b" " * (1 << 20))
+    tracemalloc.start()
+    with pytest.raises(AndreaError, match="line 1 is longer than 1,000,000 bytes"):
+        list(read_rows(tmp_path / "a.jsonl.gz", 1_000_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8_000_000  # the line, a copy while it grows, and the unpacker's buffers

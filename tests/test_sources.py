@@ -159,6 +159,16 @@ def test_files_by_name_pattern_and_list(tree, monkeypatch):
     assert names(str(tree / "od[d].txt")) == ["od[d].txt"]
 
 
+@pytest.mark.parametrize("second", ["b.txt", "a/../b.txt", "*.txt", ".", "link.txt"])
+def test_a_file_that_is_given_twice_is_refused(tree, second):
+    """Its text would count double; it does not matter by which of its names."""
+    (tree / "link.txt").symlink_to(tree / "b.txt")
+    with pytest.raises(AndreaError, match="is given twice, by") as caught:
+        find_files([str(tree / "b.txt"), str(tree / second)], [".txt"])
+    assert str(tree / second) in caught.value.message
+    assert names([str(tree / "b.txt"), str(tree / "a")]) == ["b.txt", "deep/x.txt", "y.TXT", "z.txt"]
+
+
 @pytest.mark.parametrize("path", ["a/zz.txt", "a/nothing/*.txt", "none"])
 def test_a_missing_path_names_its_neighbours(tree, path):
     """A path that does not exist is named with what its folder holds."""

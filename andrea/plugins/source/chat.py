@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from andrea import Document, SourceSpec, hookimpl, option, plugin
-from andrea.conversations import PROMPT, REPLY, Turn, render_pieces, turns_of
+from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
+from andrea.conversations import PROMPT, REPLY, Turn, check_roles, render_pieces, turns_of
 from andrea.rows import ROW_SUFFIXES, read_rows, where
-from andrea.sources import Documents, find_files, read_options, read_text
+from andrea.sources import LONGEST_LINE, Documents, find_files, naming, read_options, read_text, text_lines
 
 # [12:34:56] <name> text; also with a date in front, a bare time, or none.
 _LINE = re.compile(
@@ -39,12 +39,18 @@ class Options:
         factory=lambda: [*ROW_SUFFIXES, ".log", ".txt", ".irc"],
         help="which files of a folder are read: rows of messages, and logs",
     )
+    longest_line: int = option(LONGEST_LINE, help="bytes of a line, or of a row; a longer one is an error")
 
 
 @hookimpl
 def open_source(spec: SourceSpec) -> Documents:
     """Read conversations in pieces that begin with a prompt; the group is the conversation."""
-    return Documents(partial(_read, read_options(spec, Options)))
+    options = read_options(spec, Options)
+    with naming(spec.name):
+        check_roles(options.roles)
+        if not options.gap >= 0:
+            raise AndreaError(f"gap is {options.gap}", "give minutes from 0 up; a day, 1440, never ends a conversation")
+    return Documents(partial(_read, options))
 
 
 def _read(options: Options) -> Iterator[Document]:
@@ -57,7 +63,7 @@ def _read(options: Options) -> Iterator[Document]:
 
 
 def _rows(path: Path, name: str, options: Options) -> Iterator[tuple[str, str, list[Turn]]]:
-    for row in where(read_rows(path), options.where):
+    for row in where(read_rows(path, options.longest_line), options.where):
         place = f"{name} {row.place}"
         yield place, row.group(options.group, place), turns_of(row, options.messages, options.roles, options.system)
 
@@ -69,8 +75,8 @@ def _log(path: Path, name: str, options: Options) -> Iterator[tuple[str, str, li
     """
     said: list[tuple[str, str]] = []
     count, last = 0, None
-    for line in _text_lines(read_text(path, options.encoding)):
-        match = _LINE.fullmatch(line.rstrip("\r"))
+    for line in text_lines(path, read_text(path, options.encoding), options.longest_line):
+        match = _LINE.fullmatch(line.removesuffix("\n").rstrip("\r"))
         if match is None:
             continue
         time = int(match["hour"]) * 60 + int(match["minute"]) if match["hour"] else None
@@ -82,14 +88,6 @@ def _log(path: Path, name: str, options: Options) -> Iterator[tuple[str, str, li
         said.append((match["name"], match["text"]))
     if said:
         yield f"{name} conversation {count + 1}", f"{name} conversation {count + 1}", _sides(said)
-
-
-def _text_lines(blocks: Iterator[str]) -> Iterator[str]:
-    rest = ""
-    for block in blocks:
-        *lines, rest = (rest + block).split("\n")
-        yield from lines
-    yield rest
 
 
 def _sides(said: list[tuple[str, str]]) -> list[Turn]:

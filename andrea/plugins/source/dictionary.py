@@ -10,7 +10,7 @@ from pathlib import Path
 from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
 from andrea.conversations import PROMPT, REPLY, Turn, render
 from andrea.rows import ROW_SUFFIXES, Row, read_rows
-from andrea.sources import Documents, find_files, open_file, read_options
+from andrea.sources import LONGEST_LINE, Documents, find_files, read_lines, read_options
 
 _DIGITS = {c: n for n, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")}
 
@@ -29,6 +29,7 @@ class Options:
         factory=lambda: [*ROW_SUFFIXES, ".index"],
         help="which files of a folder are read: rows, and the index of a dict database beside its .dict or .dict.dz",
     )
+    longest_line: int = option(LONGEST_LINE, help="bytes of a line, or of a row; a longer one is an error")
 
 
 @hookimpl
@@ -42,14 +43,14 @@ def open_source(spec: SourceSpec) -> Documents:
 
 def _read(options: Options) -> Iterator[Document]:
     for path, name in find_files(options.path, options.suffixes):
-        entries = _database(path) if path.suffix == ".index" else _rows(path, options)
+        entries = _database(path, options.longest_line) if path.suffix == ".index" else _rows(path, options)
         for place, word, definition in entries:
             turns = [Turn(PROMPT, options.prompt.replace("{word}", word)), Turn(REPLY, definition)]
             yield Document(text=render(turns), name=f"{name} {place}", group=f"word {word.lower()}")
 
 
 def _rows(path: Path, options: Options) -> Iterator[tuple[str, str, str]]:
-    for row in read_rows(path):
+    for row in read_rows(path, options.longest_line):
         word, definition = row.text(options.word, "word").strip(), _definition(row, options.definition)
         if not word:
             raise row.error(f"field {options.word!r} is empty", row.columns())
@@ -65,16 +66,15 @@ def _definition(row: Row, column: str) -> str:
     return "\n".join(text.strip() for text in texts if text.strip())
 
 
-def _database(index: Path) -> Iterator[tuple[str, str, str]]:
+def _database(index: Path, longest: int) -> Iterator[tuple[str, str, str]]:
     """Yield the entries of a dict database in the order of its text; of words that share a text the first counts."""
     entries: dict[tuple[int, int], str] = {}
-    with open_file(index) as lines:
-        for number, line in enumerate(lines, start=1):
-            word, *place = line.decode("utf-8", "replace").rstrip("\n").split("\t")
-            if len(place) < 2 or not all(set(part) <= set(_DIGITS) for part in place[:2]):
-                raise AndreaError(f"{index} line {number} is no entry of a dict index", "word, offset and length")
-            if not word.startswith(("00-database", "00database")):
-                entries.setdefault((_number(place[0]), _number(place[1])), word)
+    for number, line in enumerate(read_lines(index, longest), start=1):
+        word, *place = line.decode("utf-8", "replace").rstrip("\n").split("\t")
+        if len(place) < 2 or not all(set(part) <= set(_DIGITS) for part in place[:2]):
+            raise AndreaError(f"{index} line {number} is no entry of a dict index", "word, offset and length")
+        if not word.startswith(("00-database", "00database")):
+            entries.setdefault((_number(place[0]), _number(place[1])), word)
     texts = _texts(index)
     with gzip.open(texts) if texts.suffix == ".dz" else texts.open("rb") as file:
         for (offset, length), word in sorted(entries.items()):

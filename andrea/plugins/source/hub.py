@@ -10,10 +10,20 @@ from string import Formatter
 from typing import Any
 
 from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
-from andrea.conversations import COLUMNS, PROMPT, REPLY, Turn, best_threads, render, render_pieces, turns_of
+from andrea.conversations import (
+    COLUMNS,
+    PROMPT,
+    REPLY,
+    Turn,
+    best_threads,
+    check_roles,
+    render,
+    render_pieces,
+    turns_of,
+)
 from andrea.plugins.source.hub_files import Repository, open_repository
 from andrea.rows import Row, read_rows, where
-from andrea.sources import Documents, cut_text, read_options
+from andrea.sources import LONGEST_LINE, Documents, cut_text, naming, read_options
 
 _OPENING_CHARACTERS = 2000
 
@@ -40,6 +50,7 @@ class Options:
     roles: dict[str, str] = option(factory=dict, help="what further roles are: prompt, reply, opening or skip")
     system: bool = option(True, help="keep a system prompt as an opening block without a mark")
     chunk: int = option(6000, help="characters of a piece, about; 0 keeps texts and conversations whole")
+    longest_line: int = option(LONGEST_LINE, help="bytes of a line, or of a row; a longer one is an error")
 
 
 @hookimpl
@@ -57,6 +68,8 @@ def _check(spec: SourceSpec, options: Options) -> None:
         raise AndreaError(f"source {spec.name}: {' and '.join(chosen)} exclude each other", "a row is read in one way")
     if (options.prompt is None) != (options.reply is None):
         raise AndreaError(f"source {spec.name}: prompt and reply belong together", 'as in "reply": "{answer}"')
+    with naming(spec.name):
+        check_roles(options.roles)
     if options.threads not in ("best", "all"):
         raise AndreaError(f"source {spec.name}: threads is {options.threads!r}", "give best or all")
     for name in ("matching", "not_matching"):
@@ -71,7 +84,7 @@ def _read(repository: Repository, options: Options) -> Iterator[Document]:
     rows = (
         (f"{name} {row.place}", row)
         for name in files
-        for row in where(read_rows(repository.fetch(name)), options.where)
+        for row in where(read_rows(repository.fetch(name), options.longest_line), options.where)
     )
     for place, group, pieces in _trees(rows, options) if options.tree else _works(rows, options):
         first = next(pieces, "")

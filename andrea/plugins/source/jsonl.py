@@ -7,7 +7,7 @@ from functools import partial
 
 from andrea import Document, SourceSpec, hookimpl, option, plugin
 from andrea.rows import read_json_lines
-from andrea.sources import Documents, find_files, read_options
+from andrea.sources import LONGEST_LINE, Documents, find_files, read_options
 
 
 @plugin
@@ -23,6 +23,7 @@ class Options:
         factory=lambda: [f".{kind}{packed}" for kind in ("jsonl", "ndjson") for packed in ("", ".gz", ".zst")],
         help="which files of a folder are read",
     )
+    longest_line: int = option(LONGEST_LINE, help="bytes of a line; a longer one is an error")
 
 
 @hookimpl
@@ -33,7 +34,7 @@ def open_source(spec: SourceSpec) -> Documents:
 
 def _read(options: Options) -> Iterator[Document]:
     for path, name in find_files(options.path, options.suffixes):
-        for row in read_json_lines(path):
+        for row in read_json_lines(path, options.longest_line):
             place = f"{name} {row.place}"
             text = row.text(options.text, "text")
             yield Document(text=text, name=place, group=row.group(options.group, place))

@@ -98,3 +98,30 @@ def test_errors_name_the_row(tmp_path):
     with pytest.raises(AndreaError, match=r"line 1: field 'messages' has a message of the role 'cat'"):
         read(path=str(tmp_path))
     assert read(path=str(tmp_path), roles={"cat": "reply"})[0].text == "< m"
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "cure"),
+    [
+        ({"gap": -1}, "source talk: gap is -1", "from 0 up"),
+        ({"roles": {"cat": "replly"}}, "source talk: roles says that 'cat' is 'replly'", "did you mean reply?"),
+        ({"roles": {"cat": "dog"}}, "source talk: roles says that 'cat' is 'dog'", "prompt, reply, opening, skip"),
+        ({"chunk": -1}, "chunk is -1", "0 to keep works whole"),
+        ({"longest_line": 0}, "longest_line is 0", "give the bytes"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(tmp_path, options, said, cure):
+    """Before a file that does not happen to need them passes them over."""
+    (tmp_path / "a.jsonl").write_text('{"messages": [{"role": "user", "content": "m"}]}', encoding="utf-8")
+    with pytest.raises(AndreaError) as refused:
+        list(chat.open_source(SourceSpec("talk", "source.chat", {"path": str(tmp_path), **options})))
+    assert said in refused.value.message
+    assert cure in refused.value.hint
+
+
+def test_a_line_that_no_one_wrote_is_refused(tmp_path):
+    """Of a log that is one line no more than the longest one is taken into memory; the option allows more."""
+    (tmp_path / "a.log").write_text("[12:00] <ann> " + "x" * 100, encoding="utf-8")
+    with pytest.raises(AndreaError, match=r"a\.log line 1 is longer than 99 bytes"):
+        read(path=str(tmp_path), longest_line=99)
+    assert len(read(path=str(tmp_path), longest_line=200)) == 1
