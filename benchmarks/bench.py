@@ -84,6 +84,7 @@ def line(point: str, found: dict[str, object]) -> str:
         f"{ours['tokens_per_second'] / 1e3:7.0f} K tok/s {ours['model_tflops']:4.0f} TFLOP/s  "
         f"card {ours.get('device_ms', 0):8.2f} "
         f"idle {ours.get('idle_ms', 0):6.3f} host {ours.get('host_ms', 0):5.2f} ms  "
+        f"{ours.get('graph_nodes', 0):4d} nodes  "
         f"{memory:6.2f} GiB (driver {measured:6.2f})"
     )
     if "tokens_per_second" in theirs:

@@ -171,6 +171,11 @@ class CudaEngine:
         (now, _), (start, end) = self._marks
         return Timing(self._elapsed(start, end), self._elapsed(end, now), self._host_ms)
 
+    @property
+    def graph_nodes(self) -> int | None:
+        """Launches that the graph of a step holds; None where there is no graph."""
+        return self._graph.nodes if self._graph is not None else None
+
     def _take(self, inputs: Tokens, targets: Tokens, rate: float) -> None:
         """Send a step's inputs to the card, after the ids were checked where they lie: the mirror is only written."""
         shape, vocabulary = (self.config.rows, self.config.model.context), self.config.vocabulary

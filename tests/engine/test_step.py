@@ -571,6 +571,7 @@ class HostGraph:
     """A graph that knows the algorithm it was recorded with, and whether it was given back."""
 
     made: ClassVar[list[HostGraph]] = []
+    nodes = 7
 
     def __init__(self, _stream, record):
         self.record, self.algorithm, self.closed = record, HostGemms.algorithm, False
@@ -608,6 +609,9 @@ def test_tuning_records_every_graph_anew(opened, monkeypatch):
     options = GenerateOptions(9, seed=3)
     assert engine.generate([[1, 2]], options)[0].tolist() == plain.generate([[1, 2]], options)[0].tolist()
     assert engine.evaluate(*batch).tobytes() == plain.evaluate(*batch).tobytes()
+    assert (engine.graph_nodes, plain.graph_nodes) == (7, None)
+    monkeypatch.setattr("andrea.engine.benchmark.open_engine", lambda config, *_: opened(config, graph=True))
+    assert measure(SMALL, CARD, FP32, steps=1, warmup=1)["graph_nodes"] == 7
     engine.close()
     assert all(graph.closed for graph in HostGraph.made)
 
