@@ -8,6 +8,7 @@ for each step:
         the source's next batch
     request_probes                                   question
     engine.train_step                                forward, loss, backward, clip, update
+        meanwhile, of the step before                on_step of log plugins, the journal's line
     reward                                           question, for every pull
     on_step                                          plugins learn
     on_sample, on_evaluation                         when due
@@ -19,9 +20,9 @@ on_finish
 
 from __future__ import annotations
 
-import copy
 import json
 import math
+import pickle
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,22 +94,27 @@ class Hooks:
         self._trace = trace
         self.timings: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
 
-    def ask(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
-        """Yield (plugin name, answer) of every implementation, in call order."""
+    def ask(self, hook: str, *, whom: Any = None, **arguments: Any) -> Iterator[tuple[str, Any]]:
+        """Yield (plugin name, answer) of every implementation, in call order.
+
+        `whom` says by its name whether a plugin is asked; None asks all.
+        """
         for name, function, wanted in self._calls[hook]:
-            yield name, self._call(name, hook, function, {key: arguments[key] for key in wanted})
+            if whom is None or whom(name):
+                yield name, self._call(name, hook, function, {key: arguments[key] for key in wanted})
 
     def _call(self, name: str, hook: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-        started = time.perf_counter() if self._trace else 0.0
+        if not self._trace:
+            return function(**arguments)
+        started = time.perf_counter()
         answer = function(**arguments)
-        if self._trace:
-            timing = self.timings[name, hook]
-            timing[0] += 1
-            timing[1] += time.perf_counter() - started
+        timing = self.timings[name, hook]
+        timing[0] += 1
+        timing[1] += time.perf_counter() - started
         return answer
 
     def tell(self, hook: str, **arguments: Any) -> None:
-        """Call every implementation; answers do not matter."""
+        """Call every implementation that `ask` would; answers do not matter."""
         for _ in self.ask(hook, **arguments):
             pass
 
@@ -121,6 +127,10 @@ class Hooks:
     def owner(self, hook: str) -> str:
         """Return the name of the plugin that `one` asks."""
         return next((name for name, _, _ in self._calls[hook]), "no plugin")
+
+    def anyone(self, hook: str) -> bool:
+        """Say whether a plugin implements a hook."""
+        return bool(self._calls[hook])
 
     def of(self, name: str, hook: str, **arguments: Any) -> Any:
         """Return the answer of the plugin `name`; None when it does not implement the hook."""
@@ -218,6 +228,7 @@ class Loop:
     _saved: int = attrs.field(init=False, default=-1)
     _heard: dict[str, str] = attrs.field(init=False, factory=dict)
     _record: StepRecord | None = attrs.field(init=False, default=None)
+    _untold: tuple[StepRecord, Run] | None = attrs.field(init=False, default=None)
     _view: Run | None = attrs.field(init=False, default=None)
 
     def start(self, snapshot: Snapshot | None = None, restore: Callable[[str], bool] = lambda name: True) -> None:
@@ -312,9 +323,11 @@ class Loop:
         targets = np.concatenate([b.targets for b in batches]) if len(batches) > 1 else batches[0].targets
         result = self._update(step, inputs, targets, probes, pulled)
         self._step += 1
-        pulls = _pulls(choices, batches, asked, result)
-        record = self._with_rewards(_record(step, pulls, result, inputs.size), self.view())
-        self.hooks.tell("on_step", record=record, run=self.view())
+        record = _record(step, _pulls(choices, batches, asked, result), result, inputs.size)
+        if not record.skipped:
+            record = _record(step, self._rewarded(record), result, inputs.size)
+        self.hooks.tell("on_step", whom=_is_no_log, record=record, run=self.view())
+        self._untold = record, self.view()
         if self.journal:
             self.journal.step(record)
         return record
@@ -323,11 +336,19 @@ class Loop:
         """Do one update; where the engine computes by itself, what can wait is done meanwhile."""
         launch = getattr(self.engine, "launch_step", None)
         finish = launch(step, inputs, targets, probes) if launch else None
-        if self.journal:
-            self.journal.catch_up()
+        self._catch_up()
+        self.view()  # what plugins will see of the run does not depend on the result
         for source, count in Counter(pulled).items():  # one more than last time: who is pulled often stays so
             self.batches.ready(source, self.config.batch.rows // self.config.batch.pulls_per_step, count + 1)
         return finish() if finish else self.engine.train_step(step, inputs, targets, probes)
+
+    def _catch_up(self) -> None:
+        """Show and write down the last step, on which nothing else waits; before anything else is shown or saved."""
+        told, self._untold = self._untold, None
+        if told is not None:
+            self.hooks.tell("on_step", whom=_is_log, record=told[0], run=told[1])
+        if self.journal:
+            self.journal.catch_up()
 
     # -- before the update ---------------------------------------------------------------------------------------------
 
@@ -363,13 +384,13 @@ class Loop:
             raise AndreaError(f"{name} chose {source!r}, which is no index of the {len(run.sources)} sources")
         if not weights[source] > 0:
             raise AndreaError(f"{name} chose {run.sources[source]}, whose weight is 0 at step {step}")
-        # A copy: the journal writes it later, and the sampler may go on with its own.
-        return Choice(int(source), copy.deepcopy(dict(choice.detail)))
+        # A copy: the journal writes it later, and the sampler may go on with its own. pickle's is the fastest.
+        return Choice(int(source), pickle.loads(pickle.dumps(dict(choice.detail), -1)))
 
     def _scores(self, step: int, run: Run) -> Floats:
         name, answer = self.hooks.one("score_sources", "bandit", step=step, run=run)
         scores = _array(name, "score_sources", answer, run)
-        if np.isnan(scores).any():
+        if math.isnan(scores.min()):  # a NaN comes through
             raise AndreaError(f"{name}: score_sources gave NaN at step {step}")
         return _locked(scores)
 
@@ -377,7 +398,7 @@ class Loop:
         product = np.ones(len(run.sources))
         for name, answer in self.hooks.ask("weigh_sources", step=step, run=run):
             weights = _array(name, "weigh_sources", answer, run)
-            if not (np.isfinite(weights).all() and (weights >= 0).all()):
+            if not (weights.min() >= 0 and weights.max() < np.inf):  # NaN is neither
                 raise AndreaError(f"{name}: weights must be finite and at least 0, not {weights.tolist()}")
             product = product * weights
         if not product.any():
@@ -391,7 +412,7 @@ class Loop:
                 raise AndreaError(f"{name}: limit_sources gave {type(answer).__name__}, not Limits(floor, cap)")
             low = _array(name, "limit_sources", answer.floor, run)
             high = _array(name, "limit_sources", answer.cap, run)
-            if not (np.isfinite(low).all() and (low >= 0).all() and (high >= 0).all()):  # NaN is not >= 0
+            if not (low.min() >= 0 and low.max() < np.inf and high.min() >= 0):
                 raise AndreaError(
                     f"{name}: floors must be finite and at least 0, not {low.tolist()}; caps at least 0, not "
                     f"{high.tolist()}"
@@ -401,6 +422,8 @@ class Loop:
 
     def _probes(self, step: int, chosen: list[int]) -> Probes:
         wanted: Probes = {}
+        if not self.hooks.anyone("request_probes"):  # as a rule; the view of the run can be made later then
+            return wanted
         for name, answer in self.hooks.ask("request_probes", step=step, pulls=chosen, run=self.view()):
             for source in answer or ():
                 if source not in self.held_out:
@@ -411,26 +434,26 @@ class Loop:
 
     # -- after the update ----------------------------------------------------------------------------------------------
 
-    def _with_rewards(self, record: StepRecord, run: Run) -> StepRecord:
-        """Return the record with every pull's reward; a skipped update has none."""
-        if record.skipped:
-            return record
+    def _rewarded(self, record: StepRecord) -> tuple[Pull, ...]:
+        """Return the pulls of a record with their rewards."""
         pulls = []
         for pull in record.pulls:
-            name, terms = self.hooks.one("reward", "reward", pull=pull, record=record, run=run)
+            name, terms = self.hooks.one("reward", "reward", pull=pull, record=record, run=self.view())
             if not isinstance(terms, dict) or not all(_is_finite(value) for value in terms.values()):
                 raise AndreaError(f"{name}: reward must give finite numbers by name, not {terms!r}")
             pulls.append(_rewarded(pull, {key: float(value) for key, value in terms.items()}))
-        return attrs.evolve(record, pulls=tuple(pulls))
+        return tuple(pulls)
 
     def _look(self, record: StepRecord) -> None:
         """Sample and evaluate when due."""
         if self._due(self.config.sampling.sample_every):
+            self._catch_up()
             sample = self.sample(record.loss)
             self.hooks.tell("on_sample", sample=sample, run=self.view())
             if self.journal:
                 self.journal.sample(sample)
         if self._due(self.config.evaluation.eval_every):
+            self._catch_up()
             evaluation = evaluate(self.engine, self.held_out, self._step)
             self.hooks.tell("on_evaluation", evaluation=evaluation, run=self.view())
             if self.journal:
@@ -479,6 +502,7 @@ class Loop:
         signal = self.interrupts.stopped_by if "stop" in requests else ""
         texts = [f"{name}: {reason}" for name, reason in reasons.items()] + ([signal] if signal else [])
         self.wait()
+        self._catch_up()
         if self.journal:
             self.journal.stop(self._step, {**reasons, **({"signal": signal} if signal else {})})
             self.journal.flush()
@@ -486,6 +510,7 @@ class Loop:
         return Outcome(self._step, dict(reasons), signal)
 
     def _tell_finish(self, reasons: Sequence[str], ending: str) -> None:
+        self._catch_up()
         self.hooks.tell("on_finish", record=self._record, reasons=reasons, ending=ending, run=self.view())
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -500,6 +525,7 @@ class Loop:
         if self.checkpoints is None or self.journal is None:
             return
         self._saved = self._step
+        self._catch_up()
         self.journal.flush()
         snapshot = self.snapshot(reasons)
         render, mirror = self.journal.rendering(), self._mirror(snapshot, self.checkpoints.folder.parent)
@@ -592,6 +618,15 @@ def _record(step: int, pulls: tuple[Pull, ...], result: StepResult, tokens: int)
         tokens=tokens,
         probes=result.probe_losses,
     )
+
+
+def _is_log(name: str) -> bool:
+    """Say whether a plugin only shows a run to a person: nothing that it does may influence what comes next."""
+    return name.startswith("log.")
+
+
+def _is_no_log(name: str) -> bool:
+    return not _is_log(name)
 
 
 Numbers = TypeVar("Numbers", Floats, Ints)

@@ -733,6 +733,85 @@ def test_what_can_wait_is_done_while_the_engine_computes(make_loop, tmp_path):
         assert (loop.folder / name).read_bytes() == (plain.folder / name).read_bytes()
 
 
+def test_the_next_launch_waits_for_learning_and_choosing_alone(make_loop, monkeypatch):
+    """What a person sees of a step, its line in the journal and further batches come behind the next launch."""
+    events = []
+
+    def noting(name, function):
+        return lambda *arguments: (events.append(name), function(*arguments))[1]
+
+    learns = answering(
+        score_sources=lambda step, run: (events.append("choose"), np.ones(3))[1],
+        select_source=0,
+        on_step=lambda record, run: events.append("learn"),
+        should_stop=lambda record: events.append("stop?"),
+    )
+    shows = answering(on_step=lambda record, run: events.append("show"))
+    plugins = [("log.shows", shows), ("bandit.learns", learns)]
+    loop = make_loop(plugins, without=("bandit.uniform", "sampler.proportional"), steps=3)
+    loop.engine = engine = Beside(loop)
+    launch = engine.launch_step
+    monkeypatch.setattr(engine, "launch_step", lambda *a: (events.append("launch"), noting("result", launch(*a)))[1])
+    monkeypatch.setattr(loop.journal, "_write", noting("write", loop.journal._write))
+    monkeypatch.setattr(loop.batches, "_assemble", noting("batch", loop.batches._assemble))
+    loop.run()
+
+    assert events == [
+        *("choose", "batch", "launch", "batch", "batch", "result", "learn", "stop?"),
+        *("choose", "launch", "show", "write", "batch", "result", "learn", "stop?"),
+        *("choose", "launch", "show", "write", "batch", "result", "learn", "stop?"),
+        *("show", "write", "write"),  # the last step, and why the run ended
+    ]
+
+
+@plugin
+class Screen:
+    """Shows a run to nobody."""
+
+    seen: list[list] = state(factory=list)
+
+    @hookimpl
+    def on_step(self, record, run):
+        self.seen.append(["step", record.step + 1, run.pulls.tolist()])
+
+    @hookimpl
+    def on_sample(self, sample):
+        self.seen.append(["sample", sample.step])
+
+    @hookimpl
+    def on_evaluation(self, evaluation):
+        self.seen.append(["evaluation", evaluation.step])
+
+    @hookimpl
+    def on_finish(self, reasons):
+        self.seen.append(["finish", *reasons])
+
+
+def test_a_log_sees_every_step_in_its_place(make_loop):
+    """Steps come before the samples, evaluations, checkpoints and the end behind them, with the counts of that step."""
+    screen, look = Screen(), {"sampling": {"sample_every": 2, "count": 1, "max_tokens": 2}}
+    plugins = [("log.screen", screen), ("sampler.first", answering(select_source=0))]
+    look |= {"evaluation": {"eval_every": 3, "rows": 2}, "checkpoints": {"every": 2, "keep": 9}}
+    loop = make_loop(plugins, without=("sampler.proportional",), steps=4, **look)
+    loop.run()
+
+    steps = [["step", number, [number, 0, 0]] for number in range(1, 5)]
+    seen = [*steps[:2], ["sample", 2], steps[2], ["evaluation", 3], steps[3], ["sample", 4]]
+    assert screen.seen == [*seen, ["finish", "test.stop: enough"]]
+    for step, length in ((2, 3), (4, 7)):
+        saved = read_checkpoint(loop.folder / "checkpoints" / f"step_{step:06d}")
+        assert saved.plugins["log.screen"]["seen"] == seen[:length]
+
+
+def test_a_log_sees_the_last_step_before_an_error(make_loop):
+    """What a person sees of a run that fails is all that there was."""
+    screen = Screen()
+    plugins = [("log.screen", screen), ("test.fails", answering(weigh_sources=lambda step, run: [1 / (2 - step)] * 3))]
+    with pytest.raises(ZeroDivisionError):
+        make_loop(plugins).run()
+    assert [name for name, *_ in screen.seen] == ["step", "step", "finish"]
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("answer", [None, "nothing"])
 def test_a_stopping_signal_that_no_plugin_answers_stops(make_loop, name, answer):

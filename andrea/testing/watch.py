@@ -121,7 +121,8 @@ class WatchedHooks(Hooks):
             raise
         for argument in moved(arguments, given):
             self._walk.fault("arguments_are_left_alone", f"{hook} changes its argument {argument}")
-        self._walk.answers.append((self._step, hook, copy.deepcopy(answer)))
+        step = self._asked["record"].step if hook == "on_step" else self._step  # a log hears of a step in the next one
+        self._walk.answers.append((step, hook, copy.deepcopy(answer)))
         return answer
 
     def _again(self, hook: str, function: Callable[..., Any], arguments: Mapping[str, Any], answer: Any) -> None:
