@@ -18,6 +18,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,10 +46,23 @@ class Draws:
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
         """Return the next `count` raw 64-bit words, uint64 (count,)."""
-        block, within = divmod(self._drawn, WORDS)
-        words = _philox(self._key, (block, 0, self._step, self._pull), within + count)[within:]
+        words = self._wound().random_raw(count)
         self._drawn += count
-        return words
+        return np.asarray(words, dtype=np.uint64)
+
+    def word(self) -> int:
+        """Return the next word as a number, which takes half as long as an array of one."""
+        word = int(self._wound().random_raw())
+        self._drawn += 1
+        return word
+
+    def _wound(self) -> np.random.Philox:
+        """Return a generator that stands in front of the next word."""
+        block, within = divmod(self._drawn, WORDS)
+        bits = _philox(self._key, (block, 0, self._step, self._pull))
+        if within:
+            bits.random_raw(within, output=False)
+        return bits
 
     def uniform(self, count: int) -> Floats:
         """Return numbers in [0, 1) with 53 random bits each, float64 (count,)."""
@@ -59,7 +73,7 @@ class Draws:
         if not 0 < below < 2**63:
             raise ValueError(f"below must be in [1, 2**63), not {below}")
         limit = 2**64 - 2**64 % below
-        while (word := int(self.words(1)[0])) >= limit:
+        while (word := self.word()) >= limit:
             pass
         return word % below
 
@@ -73,7 +87,7 @@ class Draws:
         edges = list(accumulate(np.asarray(weights, dtype=np.float64).tolist()))
         if not (edges and math.isfinite(edges[-1]) and edges[-1] > 0):
             raise ValueError("weights must be finite, not negative and not all zero")
-        point = (int(self.words(1)[0]) >> 11) * 2.0**-53 * edges[-1]
+        point = (self.word() >> 11) * 2.0**-53 * edges[-1]
         return min(bisect_right(edges, point), bisect_left(edges, edges[-1]))
 
     def normal(self, count: int) -> npt.NDArray[np.float32]:
@@ -87,30 +101,33 @@ class Draws:
 
 
 @functools.lru_cache(maxsize=1024, typed=True)  # 1 and True have different names
-def _key(seed: int, consumer: str) -> npt.NDArray[np.uint64]:
+def _key(seed: int, consumer: str) -> tuple[int, int]:
     digest = hashlib.blake2b(f"{seed}:{consumer}".encode(), digest_size=16).digest()
-    key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
-    key.setflags(write=False)  # all draws of the consumer share it
-    return key
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 _generators = threading.local()
 
 
-def _philox(key: npt.NDArray[np.uint64], counter: tuple[int, int, int, int], count: int) -> npt.NDArray[np.uint64]:
-    """Return the first words behind a counter.
+def _philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> np.random.Philox:
+    """Return a generator that stands in front of the words behind a counter.
 
     One generator a thread is wound to where it is wanted: making one takes four times as long, and a step of a small
-    model waits for every draw.
+    model waits for every draw. Plain integers are what it takes fastest.
     """
     if not hasattr(_generators, "bits"):
-        _generators.bits = np.random.Philox(key=key)
-        _generators.state = _generators.bits.state
-    bits, state = _generators.bits, _generators.state
-    state["state"] = {"counter": np.array(counter, dtype=np.uint64), "key": key}
-    state["buffer_pos"] = WORDS  # nothing is left of an earlier block
+        _generators.bits = np.random.Philox(0)
+    state: Any = {  # its buffer of words is used up
+        "bit_generator": "Philox",
+        "state": {"counter": counter, "key": key},
+        "buffer": (0,) * WORDS,
+        "buffer_pos": WORDS,
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    bits: np.random.Philox = _generators.bits
     bits.state = state
-    return np.asarray(bits.random_raw(count), dtype=np.uint64)
+    return bits
 
 
 @functools.cache

@@ -44,6 +44,13 @@ def test_words_are_philox(seed, consumer, step, pull):
     assert words.tolist() == philox_words(seed, consumer, step, pull, 11)
 
 
+def test_a_word_at_a_time_gives_the_same_words():
+    """Words drawn one by one or several at once, across the ends of blocks, are the same ones."""
+    draws = Draws(7, "sampler.dice", 3, 2)
+    one_by_one = [draws.word() for _ in range(3)] + draws.words(3).tolist() + [draws.word() for _ in range(5)]
+    assert one_by_one == philox_words(7, "sampler.dice", 3, 2, 11)
+
+
 def test_golden_words():
     """The words never change: every run and checkpoint depends on them."""
     assert Draws(0, "test").words(2).tolist() == [0x8F215DA68E487323, 0x3C1BBABDE84881BF]
