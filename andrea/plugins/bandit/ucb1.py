@@ -48,27 +48,29 @@ class UCB1:
     @hookimpl
     def score_sources(self) -> npt.NDArray[np.float64]:
         """Return mean plus bonus, inf for what was never tried, float64 (S,)."""
-        scores = np.full(len(self.counts), np.inf)
-        tried = self.counts > 0
-        total = int(self.counts.sum())
-        if total:
-            bonus = np.sqrt(math.log(total) / self.counts[tried])
-            scores[tried] = self.means[tried] + self.exploration * self._unit() * bonus
-        return scores
+        counts, means = self.counts.tolist(), self.means.tolist()  # of so few, lists are faster
+        total = sum(counts)
+        surprise, factor = math.log(max(total, 1)), self.exploration * self._unit(total)
+        return np.array(
+            [
+                mean + factor * math.sqrt(surprise / count) if count else math.inf
+                for count, mean in zip(counts, means, strict=True)
+            ]
+        )
 
     @hookimpl
     def on_step(self, record: StepRecord) -> None:
         """Count every pull; one whose update was skipped has the reward 0."""
-        for pull in record.pulls:
-            self.counts[pull.source] += 1
-            self.means[pull.source] += (pull.reward - self.means[pull.source]) / self.counts[pull.source]
+        for total, pull in enumerate(record.pulls, start=int(self.counts.sum()) + 1):
+            reward, count, mean = pull.reward, int(self.counts[pull.source]) + 1, float(self.means[pull.source])
+            self.counts[pull.source], self.means[pull.source] = count, mean + (reward - mean) / count
             # Welford's update: sums of squares of large rewards would cancel.
-            before = pull.reward - self.overall_mean
-            self.overall_mean += before / int(self.counts.sum())
-            self.overall_squares += before * (pull.reward - self.overall_mean)
+            before = reward - self.overall_mean
+            self.overall_mean += before / total
+            self.overall_squares += before * (reward - self.overall_mean)
 
-    def _unit(self) -> float:
+    def _unit(self, total: int) -> float:
         """Return what one unit of exploration is worth in units of reward."""
         if self.scale == "fixed" or self.overall_squares <= 0:
             return 1.0
-        return math.sqrt(self.overall_squares / int(self.counts.sum()))
+        return math.sqrt(self.overall_squares / total)

@@ -36,5 +36,7 @@ class Caps:
     @hookimpl
     def limit_sources(self, run: Run) -> Limits:
         """Return the bounds, float64 (S,) each."""
-        values = np.array([self.caps.get(name, np.inf) for name in run.sources], dtype=np.float64)
+        values = np.full(len(run.sources), np.inf)
+        for name, value in self.caps.items():
+            values[run.sources.index(name)] = value
         return Limits(floor=np.zeros(len(values)), cap=values)

@@ -33,5 +33,7 @@ class Floors:
     @hookimpl
     def limit_sources(self, run: Run) -> Limits:
         """Return the bounds, float64 (S,) each."""
-        values = np.array([self.floors.get(name, 0.0) for name in run.sources], dtype=np.float64)
+        values = np.zeros(len(run.sources))
+        for name, value in self.floors.items():
+            values[run.sources.index(name)] = value
         return Limits(floor=values, cap=np.full(len(values), np.inf))

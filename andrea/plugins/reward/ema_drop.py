@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -38,7 +37,9 @@ class EmaDrop:
     def reward(self, pull: Pull, record: StepRecord) -> dict[str, float]:
         """Return the one term ``ema_drop``, >= 0."""
         average = float(self.averages[pull.source])
-        for earlier in itertools.takewhile(lambda other: other is not pull, record.pulls):
+        for earlier in record.pulls:
+            if earlier is pull:
+                break
             if earlier.source == pull.source:
                 average = self._moved(average, earlier.loss)
         if math.isnan(average) or not math.isfinite(pull.loss):

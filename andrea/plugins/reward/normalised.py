@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -45,7 +44,9 @@ class Normalised:
     def reward(self, pull: Pull, record: StepRecord) -> dict[str, float]:
         """Return the one term ``normalised``."""
         average, variance = float(self.averages[pull.source]), float(self.variances[pull.source])
-        for earlier in itertools.takewhile(lambda other: other is not pull, record.pulls):
+        for earlier in record.pulls:
+            if earlier is pull:
+                break
             if earlier.source == pull.source:
                 average, variance = self._moved(average, variance, earlier.loss)
         if math.isnan(average) or variance <= 0 or not math.isfinite(pull.loss):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,14 +20,14 @@ def select_source(
     Equal ranks go first to a source that this step has not drawn yet, then by an order that the seed fixes for the
     whole run. Floors and caps bound shares of a draw, and nothing is drawn here, so they have no effect.
     """
-    allowed = weights > 0
-    if not allowed.any():
+    pairs = enumerate(zip(scores.tolist(), weights.tolist(), strict=True))
+    ranked = {source: score * weight for source, (score, weight) in pairs if weight > 0}
+    if not ranked:
         raise ValueError("no source is left: all weights are 0")
-    ranked = np.full(len(scores), -np.inf)
-    ranked[allowed] = scores[allowed] * weights[allowed]
-    drawn = np.isin(np.arange(len(scores)), pulls)
-    order = np.empty(len(scores), dtype=np.int64)
-    order[run.draws("sampler.argmax").permutation(len(scores))] = np.arange(len(scores))
-    best = int(np.lexsort((order, drawn, -ranked, ~allowed))[0])
-    untried = np.isposinf(ranked[best])
-    return Choice(best, {"untried": True} if untried else {"ranked": float(ranked[best])})
+    highest = max(ranked.values())
+    equals = [source for source, rank in ranked.items() if rank == highest]
+    equals = [source for source in equals if source not in pulls] or equals
+    if len(equals) > 1:
+        order = run.draws("sampler.argmax").permutation(len(scores)).tolist()
+        equals = [source for source in order if source in equals]
+    return Choice(equals[0], {"untried": True} if highest == math.inf else {"ranked": ranked[equals[0]]})

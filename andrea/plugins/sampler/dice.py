@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,14 +46,15 @@ class Dice:
     @hookimpl
     def select_source(self, step: int, pull: int, scores: Floats, weights: Floats, limits: Limits, run: Run) -> Choice:
         """Draw from the current phase, or from the one that starts at this step."""
-        allowed = (weights > 0) & (limits.cap > 0)
+        allowed = [weight > 0 and cap > 0 for weight, cap in zip(weights.tolist(), limits.cap.tolist(), strict=True)]
         phase = self._current(step, allowed) or self._roll(step, scores, weights, allowed, run)
         tentative = np.zeros(len(scores))
-        tentative[phase["focus"]] = 1.0
-        tentative[phase["joined"]] = 0.5
+        for sources, weight in ((phase["focus"], 1.0), (phase["joined"], 0.5)):
+            for source in sources:  # one after another: an array of so few takes longer
+                tentative[source] = weight
         shares = combine(tentative, weights, limits)
-        source = run.draws("sampler.dice", step, pull).choice(shares)
-        return Choice(source, {**phase, "share": float(shares[source])})
+        drawn = run.draws("sampler.dice", step, pull).choice(shares)
+        return Choice(drawn, {**phase, "share": float(shares[drawn])})
 
     @hookimpl
     def on_step(self, record: StepRecord) -> None:
@@ -62,21 +63,19 @@ class Dice:
         self.start, self.length = phase["start"], phase["length"]
         self.focus, self.joined = list(phase["focus"]), list(phase["joined"])
 
-    def _current(self, step: int, allowed: npt.NDArray[np.bool_]) -> Mapping[str, Any] | None:
+    def _current(self, step: int, allowed: Sequence[bool]) -> Mapping[str, Any] | None:
         """Return the latched phase; None when it is over or nothing in it may be drawn any more."""
-        if step >= self.start + self.length or not allowed[self.focus + self.joined].any():
+        if step >= self.start + self.length or not any(allowed[source] for source in self.focus + self.joined):
             return None
         return {"start": self.start, "length": self.length, "focus": list(self.focus), "joined": list(self.joined)}
 
-    def _roll(
-        self, step: int, scores: Floats, weights: Floats, allowed: npt.NDArray[np.bool_], run: Run
-    ) -> Mapping[str, Any]:
+    def _roll(self, step: int, scores: Floats, weights: Floats, allowed: Sequence[bool], run: Run) -> Mapping[str, Any]:
         """Return the phase that starts at a step: a function of the step and of what the sampler is given."""
         draws = run.draws("sampler.dice.phase", step)
         length = self.lengths[draws.integer(len(self.lengths))]
         focused, joining = 1 + draws.integer(3), 1 + draws.integer(4)
         shuffled = [source for source in draws.permutation(len(scores)).tolist() if allowed[source]]
         ranked = sorted(shuffled, key=lambda source: -scores[source] * weights[source])  # stable: equals stay shuffled
-        focus = ranked[:focused]
-        others = [source for source in draws.permutation(len(scores)).tolist() if source in ranked[focused:]]
+        focus, rest = ranked[:focused], set(ranked[focused:])
+        others = [source for source in draws.permutation(len(scores)).tolist() if source in rest]
         return {"start": step, "length": length, "focus": focus, "joined": others[:joining]}

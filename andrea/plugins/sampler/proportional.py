@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,9 +41,9 @@ class Proportional:
         run: Run,
     ) -> Choice:
         """Take an untried source if there is one, else draw."""
-        untried = scores == np.inf
-        for source in run.draws(NAME).permutation(len(scores)).tolist() if untried.any() else ():
-            if untried[source] and weights[source] > 0 and limits.cap[source] > 0 and source not in pulls:
+        untried = {source for source, score in enumerate(scores.tolist()) if score == math.inf}
+        for source in run.draws(NAME).permutation(len(scores)).tolist() if untried else ():
+            if source in untried and weights[source] > 0 and limits.cap[source] > 0 and source not in pulls:
                 return Choice(source, {"untried": True})
         shares = self._shares_of(scores, weights, limits)
         source = run.draws(NAME, step, pull).choice(shares)

@@ -10,7 +10,7 @@ import pytest
 from andrea import AndreaError
 from andrea.plugins.bandit.discounted_thompson import DiscountedThompson
 from andrea.plugins.bandit.discounted_ucb import DiscountedUCB
-from andrea.plugins.bandit.exp3s import Exp3S
+from andrea.plugins.bandit.exp3s import Exp3S, _quantile
 from andrea.plugins.bandit.sliding_ucb import SlidingUCB
 
 HISTORY = [(0, 2.0), (1, 1.0), (0, 4.0), (2, 9.0)]  # source and reward of each step; d was never tried
@@ -124,6 +124,15 @@ def test_weights_grow_by_the_published_exponent(make_bandit, make_run, make_reco
     weights = np.exp([-0.1, -0.1, 0.0, -0.1])
     expected = 0.8 * weights / weights.sum() + 0.2 / 4
     assert bandit.score_sources() == pytest.approx(expected, rel=1e-15)
+
+
+def test_quantiles_are_those_of_numpy():
+    """Of any number of rewards, to the last bit."""
+    rng = np.random.default_rng(5)
+    for count in range(1, 202):
+        rewards = rng.normal(size=count) * 10.0 ** rng.integers(-3, 4)
+        for share in (0.2, 0.8):
+            assert _quantile(np.sort(rewards).tolist(), share) == np.quantile(rewards, share)
 
 
 def test_mixing_brings_back_what_was_given_up(make_bandit):
