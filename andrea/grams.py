@@ -7,7 +7,8 @@ stirred once more so that its upper bits are as good as its lower ones.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,8 @@ def is_in(runs: npt.NDArray[Any], ordered: npt.NDArray[Any]) -> Flags:
     return np.asarray(ordered[places] == runs)
 
 
-def hash_documents(documents: Iterable[Sequence[str]], hashes: WordHashes) -> tuple[Hashes, list[int]]:
+def hash_documents(documents: Sequence[Sequence[str]], hashes: WordHashes) -> tuple[Hashes, list[int]]:
     """Return the hashes of all words of documents end to end, uint64 (n,), and how many words each has."""
-    parts = [hashes.of(words) for words in documents]
-    return np.concatenate(parts) if parts else np.empty(0, np.uint64), [len(part) for part in parts]
+    lengths = [len(words) for words in documents]
+    words = np.fromiter(map(hashes.__getitem__, itertools.chain.from_iterable(documents)), np.uint64, sum(lengths))
+    return words, lengths

@@ -12,6 +12,7 @@ returns   words with `NEAR` words before them                 that stand among t
 repeats   runs of 3 words                                     that began in the `NEAR` words before too
 pairs     runs of 2 words                                     that the source has
 order     runs of 3 words of which it has both runs of 2      that it has as a whole
+stitched  runs of 3 words                                     of which it has only both runs of 2
 copied    runs of 8 words, as many as are remembered of it    that it has
 ========  ==================================================  ==========================================
 """
@@ -35,8 +36,8 @@ from andrea.tokenfile import TokenFile
 from andrea.types import Floats, Ints, Tokenizer
 from andrea.words import split_words
 
-MEASURES = ("words", "known", "returns", "repeats", "pairs", "order", "copied")
-FORMAT = 1  # of what is measured: part of the names of files in the cache
+MEASURES = ("words", "known", "returns", "repeats", "pairs", "order", "stitched", "copied")
+FORMAT = 3  # of what is measured: part of the names of files in the cache
 NEAR = 50  # words before a word among which it may come back
 MOST_WINDOWS = 512  # of a source that are measured
 
@@ -51,10 +52,13 @@ class Human:
         What is remembered of each source's training text.
     held_out
         What windows of each source's held-out text measure, int64 (W, M, 2) each.
+    documents
+        From how many documents they are cut.
     """
 
     known: tuple[Known, ...]
     held_out: tuple[Ints, ...]
+    documents: tuple[int, ...]
     measures: tuple[str, ...] = MEASURES
 
     def measure(self, texts: Sequence[str]) -> Ints:
@@ -89,6 +93,7 @@ def measure(characters: int, words: Hashes, known: Known) -> Ints:
             (comes_back(triples).sum(), triples.size),
             (has_pair.sum(), pairs.size),
             ((has_triple & joined).sum(), joined.sum()),
+            ((joined & ~has_triple).sum(), triples.size),
             (is_in(longs, known.longs).sum(), longs.size),
         ],
         dtype=np.int64,
@@ -108,8 +113,33 @@ def comes_back(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 # -- held-out text -----------------------------------------------------------------------------------------------------
 
 
-def measure_held_out(file: TokenFile, tokenizer: Tokenizer, known: Known, tokens: int) -> Ints:
-    """Return what windows of held-out text measure, int64 (W, M, 2).
+@frozen(eq=False)
+class HeldOut:
+    """What windows of the held-out text of one source measure, int64 (W, M, 2), and how many documents they are of."""
+
+    counts: Ints
+    documents: int
+
+    def to_bytes(self) -> bytes:
+        """Return it as a file's content."""
+        value = {"measures": MEASURES, "documents": self.documents, "windows": self.counts.tolist()}
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def read(cls, path: Path) -> HeldOut:
+        """Read it from a file."""
+        with reading(path):
+            value = json.loads(path.read_bytes())
+        return cls(np.array(value["windows"], dtype=np.int64), int(value["documents"]))
+
+
+def make_human(known: Sequence[Known], held_out: Sequence[HeldOut]) -> Human:
+    """Return what is known of human text, given both for every source."""
+    return Human(tuple(known), tuple(one.counts for one in held_out), tuple(one.documents for one in held_out))
+
+
+def measure_held_out(file: TokenFile, tokenizer: Tokenizer, known: Known, tokens: int) -> HeldOut:
+    """Measure windows of held-out text.
 
     Parameters
     ----------
@@ -123,11 +153,12 @@ def measure_held_out(file: TokenFile, tokenizer: Tokenizer, known: Known, tokens
         Most tokens of a window: as many as a sample of the run has.
     """
     hashes = WordHashes()
-    return np.array([measure(*split(text, hashes), known) for text in windows(file, tokenizer, tokens)])
+    numbers, texts = zip(*windows(file, tokenizer, tokens), strict=True)
+    return HeldOut(np.array([measure(*split(text, hashes), known) for text in texts]), len(set(numbers)))
 
 
-def windows(file: TokenFile, tokenizer: Tokenizer, tokens: int) -> Iterator[str]:
-    """Yield up to `MOST_WINDOWS` texts from all over a file, as samples are cut.
+def windows(file: TokenFile, tokenizer: Tokenizer, tokens: int) -> Iterator[tuple[int, str]]:
+    """Yield up to `MOST_WINDOWS` texts from all over a file, as samples are cut, each with its document's number.
 
     The first `tokens` tokens of every document, which may be all it has, and what follows it as long as it is whole.
     """
@@ -138,15 +169,4 @@ def windows(file: TokenFile, tokenizer: Tokenizer, tokens: int) -> Iterator[str]
     for window in chosen.tolist():
         number = int(np.searchsorted(starts, window, side="right")) - 1
         start = (window - int(starts[number])) * tokens
-        yield tokenizer.decode(file.document(number)[start : start + tokens]).decode(errors="replace")
-
-
-def write_held_out(counts: Ints) -> bytes:
-    """Return what windows measure as a file's content."""
-    return json.dumps({"measures": MEASURES, "windows": counts.tolist()}, separators=(",", ":")).encode() + b"\n"
-
-
-def read_held_out(path: Path) -> Ints:
-    """Return what windows measure, from a file."""
-    with reading(path):
-        return np.array(json.loads(path.read_bytes())["windows"], dtype=np.int64)
+        yield number, tokenizer.decode(file.document(number)[start : start + tokens]).decode(errors="replace")

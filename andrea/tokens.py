@@ -27,7 +27,7 @@ from attrs import field, frozen
 from andrea.errors import AndreaError, cure
 from andrea.filters import IdentifyDocument, KeepDocument, Report, no_keys
 from andrea.human import FORMAT as HUMAN_FORMAT
-from andrea.human import Human, measure_held_out, read_held_out, write_held_out
+from andrea.human import HeldOut, Human, make_human, measure_held_out
 from andrea.known import FORMAT as KNOWN_FORMAT
 from andrea.known import Gatherer, Known
 from andrea.seal import is_whole, publish_folder, sealing, unseal
@@ -142,11 +142,11 @@ class Prepared:
         for source, (folder, path) in zip(self.sources, self.human, strict=True):
             known.append(Known.open(folder))
             if is_whole(path):
-                held_out.append(read_held_out(path))
+                held_out.append(HeldOut.read(path))
             else:
                 file = TokenFile.open(source.held_out, self.tokenizer.fingerprint)
                 held_out.append(measure_held_out(file, self.tokenizer, known[-1], self.window))
-        return Human(tuple(known), tuple(held_out))
+        return make_human(known, held_out)
 
     def known_words(self) -> frozenset[str]:
         """Return the training words that occur at least twice, lower case."""
@@ -622,7 +622,7 @@ def _measure_all(
 
 def _measure_held_out(asks: Asks, path: Path, known: Path, saved: Path, window: int) -> bytes:
     tokenizer = _encoder(asks.make_tokenizer, saved).tokenizer
-    return write_held_out(measure_held_out(TokenFile.open(path), tokenizer, Known.open(known), window))
+    return measure_held_out(TokenFile.open(path), tokenizer, Known.open(known), window).to_bytes()
 
 
 def _known_path(cache: Path, content: str, share: float) -> Path:

@@ -327,6 +327,10 @@ class Human(Protocol):
     def held_out(self) -> tuple[Ints, ...]:
         """For each source what windows of its held-out text, cut as samples are, measure against it, (W, M, 2)."""
 
+    @property
+    def documents(self) -> tuple[int, ...]:
+        """For each source how many held-out documents its windows are cut from."""
+
     def measure(self, texts: Sequence[str]) -> Ints:
         """Return what each text measures against each source, int64 (N, S, M, 2): hits and trials."""
 

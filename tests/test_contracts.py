@@ -18,6 +18,7 @@ OPTIONS = {
     "limit.caps": {"caps": {SOURCES[0]: 0.5, SOURCES[1]: 0.1}},
     "limit.floors": {"floors": {SOURCES[1]: 0.4}},
     "stop.coherence": {"grace_steps": 5, "threshold": 100.0, "failures": 2},
+    "stop.human_range": {"grace_steps": 5, "failures": 1, "evaluations": 1},
     "stop.max_steps": {"steps": 10},
     "stop.not_finite": {"patience": 1},
     "reward.probe_all": {"probed": 2},

@@ -10,14 +10,13 @@ from andrea.human import (
     MEASURES,
     MOST_WINDOWS,
     NEAR,
+    HeldOut,
     Human,
     comes_back,
     measure,
     measure_held_out,
-    read_held_out,
     split,
     windows,
-    write_held_out,
 )
 from andrea.known import Known, known_of
 from andrea.testing.steps import byte_tokenizer
@@ -48,6 +47,7 @@ def test_words_and_runs_by_hand():
     assert measured["known"] == (5, 6)
     assert measured["pairs"] == (4, 5)  # the cat, cat sat, sat on, on a
     assert measured["order"] == (2, 3)  # the cat sat and cat sat on are known; sat on a is not, and both its pairs are
+    assert measured["stitched"] == (1, 4)
     assert measured["repeats"] == (0, 4)
     assert measured["returns"] == (0, 0)
     assert measured["copied"] == (0, 0)
@@ -87,7 +87,7 @@ def test_too_little_text_has_few_trials(text):
 def test_texts_are_held_against_every_source():
     """Counts have texts first, then sources; a text is likeliest where its words are frequent."""
     known = tuple(known_of([split_words(text)]) for text in ("the cat sat on the mat", "rain and wind and rain"))
-    human = Human(known, ())
+    human = Human(known, (), ())
     texts = ("the cat", "rain and rain", "")
     counts = human.measure(texts)
     assert counts.shape == (3, 2, len(MEASURES), 2)
@@ -100,29 +100,32 @@ def test_texts_are_held_against_every_source():
 def test_windows_are_cut_as_samples_are(tmp_path):
     """The beginning of every document, and what follows it as long as it is whole."""
     file = write(tmp_path / "a.btok", ["abcdefgh", "xyz", "123456"])
-    assert list(windows(file, byte_tokenizer(), 4)) == ["abcd", "efgh", "xyz", "1234"]
-    assert list(windows(file, byte_tokenizer(), 100)) == ["abcdefgh", "xyz", "123456"]
+    assert list(windows(file, byte_tokenizer(), 4)) == [(0, "abcd"), (0, "efgh"), (1, "xyz"), (2, "1234")]
+    assert list(windows(file, byte_tokenizer(), 100)) == [(0, "abcdefgh"), (1, "xyz"), (2, "123456")]
 
 
 def test_windows_come_from_all_over_a_large_file(tmp_path):
     """Not more than `MOST_WINDOWS`, always the same ones."""
     file = write(tmp_path / "a.btok", [f"{number:04d}" for number in range(3 * MOST_WINDOWS)])
-    chosen = [int(text) for text in windows(file, byte_tokenizer(), 4)]
+    chosen = [int(text) for _, text in windows(file, byte_tokenizer(), 4)]
     assert len(set(chosen)) == MOST_WINDOWS
-    assert chosen == [int(text) for text in windows(file, byte_tokenizer(), 4)]
+    assert chosen == [number for number, _ in windows(file, byte_tokenizer(), 4)]
     assert 1.2 * MOST_WINDOWS < np.mean(chosen) < 1.8 * MOST_WINDOWS
 
 
 def test_a_character_cut_in_two_is_replaced(tmp_path):
     """A window may end within a character, as a sample may."""
     file = write(tmp_path / "a.btok", ["abé"])
-    assert list(windows(file, byte_tokenizer(), 3)) == ["ab\ufffd"]
+    assert list(windows(file, byte_tokenizer(), 3)) == [(0, "ab\ufffd")]
 
 
 def test_what_windows_measure_is_kept(tmp_path):
     """Written and read again, it is the same."""
-    file, known = write(tmp_path / "a.btok", ["the cat sat", "on the mat"]), known_of([["the", "cat"]])
-    counts = measure_held_out(file, byte_tokenizer(), known, 8)
-    assert counts.shape == (2, len(MEASURES), 2)
-    (tmp_path / "a.json").write_bytes(write_held_out(counts))
-    assert np.array_equal(read_held_out(tmp_path / "a.json"), counts)
+    file, known = write(tmp_path / "a.btok", ["the cat sat down on", "on the mat"]), known_of([["the", "cat"]])
+    held_out = measure_held_out(file, byte_tokenizer(), known, 8)
+    assert held_out.counts.shape == (3, len(MEASURES), 2)
+    assert held_out.documents == 2
+    (tmp_path / "a.json").write_bytes(held_out.to_bytes())
+    again = HeldOut.read(tmp_path / "a.json")
+    assert again.documents == 2
+    assert np.array_equal(again.counts, held_out.counts)

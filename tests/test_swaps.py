@@ -21,6 +21,7 @@ OPTIONS = {
     "tokenizer.bpe": {"segments": 32},
     "tokenizer.library": {"path": "other/tokenizer"},
     "stop.coherence": {"grace_steps": 0, "failures": 50},
+    "stop.human_range": {"grace_steps": 0, "failures": 50},
 }
 NEEDS_A_CARD = {name for name in available() if name.startswith("precision.") and name != "precision.fp32"}
 

@@ -15,7 +15,7 @@ from andrea.checkpoint import Checkpoints, Snapshot
 from andrea.config import RunConfig, from_json, override
 from andrea.engine import Engine, EngineConfig
 from andrea.evaluate import held_out_sets
-from andrea.human import Human, measure_held_out
+from andrea.human import Human, make_human, measure_held_out
 from andrea.interrupts import Interrupts
 from andrea.journal import Journal
 from andrea.known import known_of
@@ -270,9 +270,8 @@ def _human(files: Mapping[str, tuple[TokenFile, TokenFile]], tokenizer: Tokenize
     }
     known = [known_of([split_words(text) for text in one]) for one in texts.values()]
     held_out = [held_out for _, held_out in files.values()]
-    return Human(
-        tuple(known),
-        tuple(measure_held_out(file, tokenizer, one, window) for file, one in zip(held_out, known, strict=True)),
+    return make_human(
+        known, [measure_held_out(file, tokenizer, one, window) for file, one in zip(held_out, known, strict=True)]
     )
 
 

@@ -1,0 +1,74 @@
+"""The stop of a run whose text is not like human text, neither too much nor too little of anything."""
+
+from __future__ import annotations
+
+from andrea import AndreaError, Evaluation, Run, Sample, hookimpl, option, plugin, state
+from andrea.plugins.stop.human_ranges import judge
+
+
+@plugin
+class HumanRange:
+    """Stop when samples stay outside the range of human text while held-out losses do not get better.
+
+    A batch of samples fails when a measure of it lies outside what batches of held-out text of the same sources
+    measure: how often words come back and phrases repeat, and which runs of words the training text has. No young model
+    writes like that, so nothing fails before the end of a grace period, and failures count from the last sample inside
+    the range or the last better evaluation, whichever is later. An evaluation is better when the mean in bits per byte
+    or that of more than half of the sources is lower than ever. A run that never evaluates is never stopped.
+    """
+
+    failures: int = option(3, help="failed samples in a row that are needed")
+    evaluations: int = option(5, help="evaluations in a row without a better one that are needed")
+    grace_steps: int | None = option(None, help="steps without checks; none: the warm-up of the learning rate")
+    failed: int = state(0)
+    stale: int = state(0)
+    mean: float | None = state(None)
+    best: dict[str, float] = state(factory=dict)
+    sources: dict[str, int] = state(factory=dict)
+    found: dict[str, list[float]] = state(factory=dict)
+    outside: list[str] = state(factory=list)
+
+    @hookimpl
+    def on_start(self) -> None:
+        """Refuse to stop for nothing."""
+        for name in ("failures", "evaluations"):
+            if getattr(self, name) < 1:
+                raise AndreaError(
+                    f"stop.human_range.{name} is {getattr(self, name)}", f"at least 1: --set stop.human_range.{name}=3"
+                )
+
+    @hookimpl
+    def on_sample(self, sample: Sample, run: Run) -> None:
+        """Judge the samples and count failures in a row."""
+        if run.human is None:
+            return
+        verdict = judge(run.human, run.sources, sample.texts, run.draws("stop.human_range").uniform)
+        self.sources, self.outside = dict(verdict.sources), verdict.outside
+        self.found = {name: list(values) for name, values in verdict.found.items()}
+        grace = run.warmup_steps if self.grace_steps is None else self.grace_steps
+        if sample.step > grace and self.outside:
+            self.failed += 1
+        else:
+            self.failed, self.stale = 0, 0
+
+    @hookimpl
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        """Start counting anew when held-out text got better."""
+        bits, best = evaluation.bits_per_byte, self.best
+        lower = [name for name, value in bits.items() if value < best.get(name, float("inf"))]
+        if self.mean is None or evaluation.mean < self.mean or 2 * len(lower) > len(bits):
+            self.failed, self.stale = 0, 0
+        elif self.failed:
+            self.stale += 1
+        self.mean = evaluation.mean if self.mean is None else min(self.mean, evaluation.mean)
+        self.best = {name: min(value, best.get(name, value)) for name, value in bits.items()}
+
+    @hookimpl
+    def should_stop(self) -> str | None:
+        """Say what is outside the range."""
+        if self.failed < self.failures or self.stale < self.evaluations:
+            return None
+        return (
+            f"{self.failed} samples in a row outside the range of human text, the last with {', '.join(self.outside)}; "
+            f"and no better held-out loss in {self.stale} evaluations"
+        )
