@@ -34,6 +34,7 @@ from andrea.journal import Journal
 from andrea.loop import COUNT_STOP, Hooks, Loop, missing_kind
 from andrea.placeholders import fill_data
 from andrea.registry import EXCLUSIVE, Chosen, available, choose, create, find, path_options, register, source_digest
+from andrea.sources import missing
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
 from andrea.types import Device, Document, NeedsTextError, Precision, SourceSpec, Tokenizer, TokenizerRequest
@@ -141,6 +142,9 @@ def plan(request: Request, say: Say) -> Plan:
         plugins={one.name: dict(one.options) for one in chosen},
         without=tuple(dict.fromkeys([*config.without, *request.without])),
     )
+    if request.mode is Mode.NEW and config.data.tokenizer and not Path(config.data.tokenizer).exists():
+        gone = missing(Path(config.data.tokenizer))
+        raise AndreaError(f"data.tokenizer: {gone.message}", f"{gone.hint}\nandrea tokenizer train writes one")
     if before is not None:
         _refuse_changes(request.mode, before, to_json(config))
     result = Plan(request, config, chosen, device, folder, snapshot)
@@ -354,18 +358,30 @@ def _tokenizer_key(tokenizer: Chosen, config: RunConfig, asked: Asked) -> str:
     That is the plugin, its own text included, and its options. One that needs no text, because it is saved or a file
     says all of it, is known by what it is: the file may be another one tomorrow.
     """
-    entry = tokenizer.entry
-    known_by: Any = dict(tokenizer.options)
-    with suppress(NeedsTextError):
-        known_by = asked.make_tokenizer(TokenizerRequest()).fingerprint
+    entry, given = tokenizer.entry, given_tokenizer(asked)
+    known_by = given.fingerprint if given else dict(tokenizer.options)
     return json.dumps([entry.name, entry.version, source_digest(entry.load()), known_by], sort_keys=True)
+
+
+def given_tokenizer(asked: Asked) -> Tokenizer | None:
+    """Return the tokenizer where it needs no text, so that a wrong one is told at once; None where one is trained.
+
+    Raises
+    ------
+    AndreaError
+        When it cannot be had, or be trained as asked.
+    """
+    with suppress(NeedsTextError):
+        return asked.make_tokenizer(TokenizerRequest())
+    return None
 
 
 def survey_data(
     config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
 ) -> dict[str, Report]:
     """Read and filter the sources of a run, write nothing, and say what would become of each."""
-    asked = Asked(chosen, hooks)
+    asked = Asked(chosen, hooks, config.data.tokenizer)
+    given_tokenizer(asked)
     return survey(
         config.sources,
         open_source=asked.open_source,

@@ -366,6 +366,11 @@ def doctor(experiment: Experiment = None, data: DataFolder = None, json_: AsJson
     from andrea.inspection import examine
 
     value = examine(experiment, data)
-    print_json(value) if json_ else print_fields(value)
-    if value["problems"]:
+    problems = value["problems"]
+    if json_:
+        print_json(value)
+    else:
+        print_fields({**value, "problems": str(len(problems) or "none")})
+        print("".join("\n" + problem.replace("\n", "\n  ") + "\n" for problem in problems), end="")
+    if problems:
         raise typer.Exit(2)

@@ -162,14 +162,14 @@ def diet(
     numbers = _read_sizes(sizes)
     if plot is not None and (plot.suffix != ".svg" or not numbers):
         raise AndreaError(f"cannot draw {plot}", "name a file that ends in .svg, and give --sizes to draw")
+    judged = open_tokenizer(tokenizer_) if tokenizer_ else None  # a wrong folder is told before text is prepared
     asked = [what] if what else []
     of_run = bool(asked) and is_run(Path(asked[0]))
     data = open_run_text(Path(asked[0])) if of_run else _prepare(asked, set_, plugin, data_folder)
-    if tokenizer_ is None:
+    if judged is None:
         name, result = data.plugin, data.diet()
     else:
-        name, judged = open_tokenizer(tokenizer_)
-        result = diet_of_text(judged, *data.texts(sample_bytes), data.mix)
+        name, result = judged[0], diet_of_text(judged[1], *data.texts(sample_bytes), data.mix)
     rows, waste = result.table(), result.waste()
     points = _sweep(data, numbers, sample_bytes)
     if plot is not None:

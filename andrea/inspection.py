@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ import attrs
 
 from andrea.checkpoint import complete_steps, newest_checkpoint, read_checkpoint
 from andrea.config import from_json, read_json
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, cure
 from andrea.loop import Hooks
 from andrea.registry import create, register
-from andrea.sources import read_source
+from andrea.sources import missing, read_source
 from andrea.tokenfile import TokenFile
 from andrea.types import SourceSpec
 
@@ -36,10 +37,10 @@ def inspect_path(path: Path) -> dict[str, Any]:
         return _checkpoint(path)
     if path.is_dir() and (found := _tokenizer(path)):
         return found
-    raise AndreaError(
-        f"{path} is no run, checkpoint, token file or tokenizer" if path.exists() else f"there is no {path}",
-        "give a run's folder, RUN/checkpoints/step_NNNNNN.json, a .btok file, or the folder of a tokenizer",
-    )
+    known = "give a run's folder, RUN/checkpoints/step_NNNNNN.json, a .btok file, or the folder of a tokenizer"
+    if not path.exists():
+        raise AndreaError(f"{path} does not exist", f"{missing(path).hint}\n{known}")
+    raise AndreaError(f"{path} is no run, checkpoint, token file or tokenizer", known)
 
 
 def _run(folder: Path) -> dict[str, Any]:
@@ -117,13 +118,26 @@ def _unread(sources: Sequence[SourceSpec], hooks: Hooks) -> list[str]:
     return problems
 
 
+def _try_cache(cache: Path) -> tuple[str, list[str]]:
+    """Return what is to be said of the cache, and what keeps data from being written there: a trial tells."""
+    try:
+        place = next(p for p in (cache, *cache.parents) if p.exists())
+        free = shutil.disk_usage(place).free
+        with tempfile.TemporaryFile(dir=place):
+            return f"{cache}, {free / 2**30:.0f} GiB free", []
+    except OSError as error:
+        said = f"the cache {cache} cannot be written: {error.strerror or error}"
+        return str(cache), [str(AndreaError(said, f"{cure(error)}, or name another folder: ANDREA_CACHE=FOLDER"))]
+
+
 def examine(experiment: str | None, data: Path | None = None) -> dict[str, Any]:
     """Return what this machine can do, and every problem that would keep an experiment from starting.
 
-    Of each source the first document is read.
+    Of each source the first document is read, the tokenizer is loaded if it is one that is given, and whether the cache
+    can be written is tried.
     """
     from andrea import __version__
-    from andrea.assembly import Request, cache_folder, plan
+    from andrea.assembly import Asked, Request, cache_folder, given_tokenizer, plan
     from andrea.engine.device import find_cards, missing_compiler
 
     cards, reason = find_cards()
@@ -132,17 +146,17 @@ def examine(experiment: str | None, data: Path | None = None) -> dict[str, Any]:
         planned = plan(Request(experiment=experiment, data=data), lambda line: None)
         hooks = Hooks(register(create(planned.chosen)))
         problems += _unread(planned.config.sources, hooks)
+        given_tokenizer(Asked(planned.chosen, hooks, planned.config.data.tokenizer))
     except AndreaError as error:
         problems.append(str(error))
-    cache = cache_folder()
-    place = next(p for p in (cache, *cache.parents) if p.exists())
+    cache, unwritable = _try_cache(cache_folder())
     return {
         "andrea": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "cards": [f"{card.name}, capability {card.capability[0]}.{card.capability[1]}" for card in cards],
         "cuda": reason or missing_compiler() or "ready",
-        "cache": f"{cache}, {shutil.disk_usage(place).free / 2**30:.0f} GiB free",
+        "cache": cache,
         "experiment": experiment or "quickstart",
-        "problems": problems,
+        "problems": problems + unwritable,
     }

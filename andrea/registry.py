@@ -309,7 +309,13 @@ def path_options(name: str) -> dict[str, Any]:
 
 
 def _no_option(name: str, key: str, known: Sequence[str]) -> AndreaError:
-    hint = did_you_mean(key, known) or (f"options of {name}: {', '.join(known)}" if known else f"{name} has no options")
+    if known:
+        hint = did_you_mean(key, known) or f"options of {name}: {', '.join(known)}"
+    elif name.startswith("source."):
+        stands = f'{{"name": ..., "reader": "{name}", "options": {{"{key}": ...}}}}'
+        hint = f"what a reader is told stands with its source in the experiment: {stands}"
+    else:
+        hint = f"{name} has no options"
     return AndreaError(f"{name} has no option {key!r}", hint)
 
 

@@ -241,10 +241,8 @@ def find_files(
         full = {path.resolve(): path for path, _ in files}
         if twice := full.keys() & given.keys():
             one = min(twice)
-            raise AndreaError(
-                f"{full[one]} is given twice, by {given[one]!r} and by {text!r}",
-                "leave one out: its text would count twice",
-            )
+            ways = "" if given[one] == text else f", by {given[one]!r} and by {text!r}"
+            raise AndreaError(f"{full[one]} is given twice{ways}", "leave one out: its text would count twice")
         given |= dict.fromkeys(full, text)
         found += files
     return found
@@ -266,17 +264,18 @@ def _files_below(root: Path, suffixes: tuple[str, ...], without: Collection[str]
 
 def _files_matching(pattern: Path) -> list[tuple[Path, str]]:
     if not glob.has_magic(str(pattern)):
-        raise _missing(pattern)
+        raise missing(pattern)
     magic = next(i for i, part in enumerate(pattern.parts) if glob.has_magic(part))
     root = Path(*pattern.parts[:magic]) if magic else Path()
     if not root.is_dir():
-        raise _missing(root)
+        raise missing(root)
     os.scandir(root).close()  # glob passes over what it cannot read
     found = root.glob(str(Path(*pattern.parts[magic:])))
     return sorted(((p, p.relative_to(root).as_posix()) for p in found if p.is_file()), key=lambda item: item[1])
 
 
-def _missing(path: Path) -> AndreaError:
+def missing(path: Path) -> AndreaError:
+    """Return the error for a path that does not exist: its neighbours are shown."""
     existing = path.parent
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from attrs import frozen
 
 from andrea.assembly import Request, cache_folder, plan, prepare_data
 from andrea.checkpoint import newest_checkpoint
-from andrea.config import from_json, read_experiment
+from andrea.config import from_json, parse_setting, read_experiment
 from andrea.diet import Counts, Diet, Texts, Usage, segment_flags, usage_of_file
 from andrea.errors import AndreaError
 from andrea.interrupts import Interrupts
@@ -98,34 +99,62 @@ def prepare_text(
 ) -> Data:
     """Prepare the text of an experiment, or of plain files, with its tokenizer.
 
+    Of plain files, settings may be options of their readers, such as ``source.jsonl.text=body``.
+
     Raises
     ------
     AndreaError
         When there is no such experiment or file, it cannot be prepared, or the user stops it.
     """
     name = what[0] if what else "quickstart"
+    readers: Sequence[str] = ()
     if len(what) > 1 or (Path(name).is_file() and Path(name).suffix != ".json"):
-        name = str(_experiment_of_files(what))
+        readers = list(dict.fromkeys(map(_reader_of, what)))
+        own = [setting for setting in settings if setting.startswith(tuple(f"{reader}." for reader in readers))]
+        name, settings = str(_experiment_of_files(what, own)), [one for one in settings if one not in own]
     request = Request(experiment=name, plugins=plugins, settings=settings, device="cpu", data=data)
     planned = plan(request, lambda line: None)
     hooks = Hooks(register(create(planned.chosen)))
     tokenizer = next(one for one in planned.chosen if one.entry.kind == "tokenizer")
-    prepared = prepare_data(planned.config, planned.chosen, hooks, progress, interrupts)
+    with _advising(readers):
+        prepared = prepare_data(planned.config, planned.chosen, hooks, progress, interrupts)
     return Data(tokenizer.name, tokenizer.options, prepared, planned.config.data.mix or {})
 
 
-def _experiment_of_files(files: Sequence[str]) -> Path:
+@contextmanager
+def _advising(readers: Sequence[str]) -> Iterator[None]:
+    """Say where the options have their place that an error about a source of plain files speaks of."""
+    try:
+        yield
+    except AndreaError as error:
+        of = [reader for reader in readers if error.message.startswith(f"source {reader}: ")]
+        if not of:
+            raise
+        raise AndreaError(error.message, f"{error.hint}\noptions of the reader: --set {of[0]}.OPTION=VALUE") from error
+
+
+def _experiment_of_files(files: Sequence[str], settings: Sequence[str]) -> Path:
     """Write an experiment whose text is that of plain files, a source for each reader; return its path in the cache."""
+    options: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        key, value = parse_setting(setting)
+        reader, _, option = key.rpartition(".")
+        options.setdefault(reader, {})[option] = value
     paths: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
     for name in files:
         path = Path(name).resolve()
         if not path.is_file():
             raise AndreaError(f"there is no file {name}", "give one experiment, or files of text or JSON lines")
-        reader = _reader_of(path)
+        reader = _reader_of(name)
         paths.setdefault(reader, []).append(str(path))
         sizes[reader] = sizes.get(reader, 0) + path.stat().st_size
-    sources = [{"name": reader, "reader": reader, "options": {"path": found}} for reader, found in paths.items()]
+    if empty := [reader for reader, size in sizes.items() if not size]:
+        raise AndreaError(f"{', '.join(paths[empty[0]])}: there is no text in it", "give files that hold some")
+    sources = [
+        {"name": reader, "reader": reader, "options": {"path": found, **options.get(reader, {})}}
+        for reader, found in paths.items()
+    ]
     # Whatever else an experiment needs, a model for instance, is no matter here.
     value = {**read_experiment("quickstart")[0], "name": "files", "sources": sources, "plugins": {}}
     value["data"] = {"mix": sizes}
@@ -135,8 +164,8 @@ def _experiment_of_files(files: Sequence[str]) -> Path:
     return place
 
 
-def _reader_of(path: Path) -> str:
-    suffixes = [suffix for suffix in path.suffixes if suffix not in COMPRESSED]
+def _reader_of(name: str) -> str:
+    suffixes = [suffix for suffix in Path(name).suffixes if suffix not in COMPRESSED]
     return READERS.get(suffixes[-1] if suffixes else "", "source.text")
 
 

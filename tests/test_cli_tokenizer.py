@@ -58,6 +58,56 @@ def test_train_on_plain_files(andrea, current_folder):
     assert open_tokenizer(current_folder / "made")[1].size == 287
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "said", "cure"),
+    [
+        ("a.txt", b"caf\xe9", "a.txt is not UTF-8", "--set source.text.OPTION=VALUE"),
+        ("a.jsonl", b'{"body": "x"}\n' * 9, "line 1 has no field 'text'", "--set source.jsonl.OPTION=VALUE"),
+        ("a.txt", b"", "a.txt: there is no text in it", "give files that hold some"),
+    ],
+)
+def test_plain_files_that_cannot_be_read(andrea, current_folder, name, data, said, cure):
+    """What is said of their reader's options can be done, though there is no experiment to write them into."""
+    (current_folder / name).write_bytes(data)
+    ended = andrea("tokenizer", "train", name, "--set", HARRIS)
+    assert ended.code == 2
+    assert said in ended.err
+    assert cure in ended.err
+
+
+def test_plain_files_with_options_of_their_readers(andrea, current_folder):
+    """Each setting goes to the source that its reader makes, the others to the tokenizer."""
+    words = ["seed", "root", "leaf", "stem"] * 9
+    (current_folder / "a.jsonl").write_text("".join(json.dumps({"body": f"{w} and {w}ing" * 3}) + "\n" for w in words))
+    (current_folder / "a.txt").write_bytes(b"caf\xe9 and t\xe9\n\n" * 60)
+    settings = ("source.jsonl.text=body", "source.text.encoding=latin-1", "source.text.chunk=20", HARRIS)
+    ended = andrea("tokenizer", "train", "a.jsonl", "a.txt", *(part for one in settings for part in ("--set", one)))
+    assert ended.code == 0, ended.err
+    assert "with 287 ids" in ended.out
+
+
+def test_a_file_is_not_counted_twice(andrea, current_folder):
+    """A file that is named twice is an error, by whatever name."""
+    (current_folder / "a.txt").write_text("a text of some words\n\n" * 900)
+    ended = andrea("tokenizer", "train", "a.txt", "./a.txt")
+    assert ended.code == 2
+    assert "a.txt is given twice" in ended.err
+
+
+def test_a_wrong_tokenizer_is_told_before_text_is_prepared(andrea, harris):
+    """Preparing may take hours."""
+    for arguments in (
+        ("tokenizer", "diet", harris, "--tokenizer", "nowhere"),
+        ("prepare", harris, "--set", "data.tokenizer=nowhere"),
+        ("prepare", harris, "--dry-run", "--plugin", "tokenizer.library", "--set", "tokenizer.library.path=nowhere"),
+    ):
+        ended = andrea(*arguments)
+        assert ended.code == 2
+        assert "nowhere" in ended.err
+        assert "does not exist" in ended.err
+        assert "reading" not in ended.err
+
+
 def test_train_overwrites_nothing(andrea, current_folder, harris):
     """A folder that exists is the user's."""
     (current_folder / "made").mkdir()

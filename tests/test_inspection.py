@@ -112,6 +112,40 @@ def test_every_problem_of_an_experiment(current_folder):
     assert "did you mean quickstart?" in value["problems"][0]
 
 
+def test_a_cache_that_cannot_be_written(experiment, current_folder, monkeypatch):
+    """It is tried, since a preparation of hours would end there; and nothing is left of the trial."""
+    (current_folder / "file").write_text("in the way")
+    (current_folder / "there").mkdir()
+    for cache, problems in (("file/cache", 1), ("there", 0), ("there/not/yet", 0)):
+        monkeypatch.setenv("ANDREA_CACHE", str(current_folder / cache))
+        found = examine(experiment)["problems"]
+        assert len(found) == problems
+        assert all("ANDREA_CACHE=FOLDER" in problem and "Not a directory" in problem for problem in found)
+    assert list((current_folder / "there").iterdir()) == []
+
+
+def test_a_tokenizer_that_cannot_be_loaded(experiment, current_folder):
+    """One that is given, and so is not trained, is a problem before a run is begun."""
+    value = json.loads(Path(experiment).read_text(encoding="utf-8"))
+    for data, plugins, said in (
+        ({"tokenizer": "nowhere"}, {"tokenizer.byte": {}}, "data.tokenizer: nowhere does not exist"),
+        ({}, {"tokenizer.library": {"path": "nowhere"}}, "nowhere/tokenizer.json does not exist"),
+        ({}, {"tokenizer.bpe": {"segments": -1}}, "cannot learn -1 segments"),
+    ):
+        Path(experiment).write_text(json.dumps({**value, "data": data, "plugins": plugins}), encoding="utf-8")
+        (problem,) = examine(experiment)["problems"]
+        assert said in problem
+
+
+def test_a_path_that_does_not_exist(current_folder):
+    """What is near it is named, and what could be given."""
+    (current_folder / "tokenizer").mkdir()
+    with pytest.raises(AndreaError, match="tokeniser does not exist") as caught:
+        inspect_path(Path("tokeniser"))
+    assert "did you mean tokenizer" in caught.value.hint
+    assert "give a run's folder" in caught.value.hint
+
+
 def test_every_source_that_cannot_be_read(experiment, current_folder):
     """Sources are opened: each that has nothing to read is a problem with its name."""
     value = json.loads(Path(experiment).read_text(encoding="utf-8"))

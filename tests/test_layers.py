@@ -25,7 +25,7 @@ BASE = ours("errors", "types", "rng")
 # What a run is put together from, by `assembly` and by what opens a run that is there.
 PARTS = (
     *BASE,
-    *ours("resources", "filters", "workers", "tokenfile", "tokens", "batches", "engine", "engine.buffers"),
+    *ours("resources", "sources", "filters", "workers", "tokenfile", "tokens", "batches", "engine", "engine.buffers"),
     *ours("engine.device", "config", "registry", "placeholders", "checkpoint", "journal", "evaluate", "loop"),
     *ours("interrupts", "folder_lock"),
 )
@@ -105,7 +105,7 @@ RULES = {
     "andrea.trial_*": (*BASE, *ours("tokenfile", "journal", "student_t", "interrupts", "trial", "trial_*")),
     "andrea.serve": (),
     "andrea.serve.*": (*BASE, *ours("smoothing", "checkpoint", "coherence", "loop", "registry", "serve.*")),
-    "andrea.inspection": ("andrea", *PARTS, *ours("sources", "assembly", "vocabulary")),
+    "andrea.inspection": ("andrea", *PARTS, *ours("assembly", "vocabulary")),
     "andrea.cells": (*BASE, *ours("engine.compiler", "engine.kernel_table", "loop", "registry")),
     "andrea.notebook": (*PARTS, *ours("assembly", "trained", "columns", "export", "export.portable", "progress")),
     # -- above all
