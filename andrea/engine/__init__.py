@@ -44,7 +44,8 @@ class EngineConfig:
         Of the initial weights.
     training
         False: the engine evaluates and generates only. It holds no gradients and moments, and one layer's activations
-        at a time; its state is the weights alone, and its numbers are those of an engine that trains.
+        at a time. Its state is the weights alone, zeros until `Engine.import_state` brings a model's; its numbers are
+        then those of an engine that trains.
     options
         Switches of one implementation, for instance ``{"graph": False}``.
     """

@@ -81,7 +81,9 @@ class ReferenceEngine:
         self._parameters = layout(config.model, config.vocabulary)
         self._slices = _slices(config)
         self._threads = _threads(config)
-        self._weights_P = initial_weights(config.model, config.vocabulary, config.seed).astype(self.dtype)
+        self._weights_P = np.zeros(self._parameters[-1].end, dtype=self.dtype)
+        if config.training:
+            self._weights_P[:] = initial_weights(config.model, config.vocabulary, config.seed)
         trained = self._weights_P.size if config.training else 0
         self._first_P, self._second_P = np.zeros(trained, dtype=self.dtype), np.zeros(trained, dtype=self.dtype)
         self._gradients_SP = np.zeros((len(self._slices) if trained else 0, trained), dtype=self.dtype)

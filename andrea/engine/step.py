@@ -100,7 +100,8 @@ class CudaEngine:
         self._evaluation: Graph | None = None
         self._scale_of_step = precision.loss_scale
         self._prepare()
-        self._place({"weights": initial_weights(config.model, config.vocabulary, config.seed)}, self._fresh_state())
+        if config.training:
+            self._place({"weights": initial_weights(config.model, config.vocabulary, config.seed)}, self._fresh_state())
 
     # -- training ----------------------------------------------------------------------------------------------------
 
