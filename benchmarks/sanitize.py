@@ -1,4 +1,5 @@
-"""A short life of the engine in every precision, for compute-sanitizer: two steps, an evaluation, some text.
+"""A short life of the engine in every precision, for compute-sanitizer: two steps, an evaluation, some text; the last
+two again without training.
 
 Odd and small sizes on purpose: racecheck is a thousand times slower than the card. The graph is left out, because the
 tools follow single launches.
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import sys
 
-from andrea.engine import EngineConfig, GenerateOptions, open_engine
+from attrs import evolve
+
+from andrea.engine import Engine, EngineConfig, GenerateOptions, open_engine
 from andrea.engine.benchmark import random_batch
 from andrea.engine.device import find_device
 from andrea.engine.model import ModelConfig
@@ -22,6 +25,12 @@ PRECISIONS = (
     Precision("fp16", "float16", "float16", loss_scale=1024.0),
     Precision("bf16", "bfloat16", "bfloat16"),
 )
+
+
+def use(engine: Engine) -> None:
+    """Evaluate, and write some text."""
+    engine.evaluate(*random_batch(engine.config))
+    engine.generate([[1], [2, 3]], GenerateOptions(max_tokens=2, top_p=0.9))
 
 
 def main() -> None:
@@ -37,8 +46,12 @@ def main() -> None:
             engine = open_engine(config, device, precision)
             for step in range(2):
                 loss = engine.train_step(step, *random_batch(config, step)).row_losses.mean()
-            engine.evaluate(*random_batch(config))
-            engine.generate([[1], [2, 3]], GenerateOptions(max_tokens=2, top_p=0.9))
+            use(engine)
+            weights = engine.export_state()["weights"]
+            engine.close()
+            engine = open_engine(evolve(config, training=False), device, precision)
+            engine.import_state({"weights": weights})
+            use(engine)
             engine.close()
             print(precision.name, model.head_dim, float(loss), flush=True)
 
