@@ -1,8 +1,7 @@
-"""A short life of the engine in every precision, for compute-sanitizer: two steps, an evaluation, some text; the last
-two again without training.
+"""A short life of the engine in every precision, for compute-sanitizer: two steps, an evaluation, some text.
 
-Odd and small sizes on purpose: racecheck is a thousand times slower than the card. The graph is left out, because the
-tools follow single launches.
+The last two also without training. Odd and small sizes on purpose: racecheck is a thousand times slower than the card.
+The graph is left out, because the tools follow single launches.
 
 python benchmarks/sanitize.py [PRECISION ...]
 """
