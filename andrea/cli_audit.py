@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -84,12 +83,14 @@ def grade(
     from andrea.audit import read_sheet
     from andrea.audit_grader import Endpoint, grade_sheet
     from andrea.audit_grades import GradeFile, read_grades
+    from andrea.config import parse_setting
     from andrea.folder_lock import FolderLock
     from andrea.progress import Preparing
 
     sheet = read_sheet(folder)
     grader = name or model
-    endpoint = Endpoint(url, model, _key(key_variable), dict(map(_field, option or ())))
+    fields = dict(parse_setting(one, "--option", "max_tokens=200") for one in option or ())
+    endpoint = Endpoint(url, model, _key(key_variable), fields)
     path = folder / "grades" / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', grader).strip('.-') or 'grader'}.csv"
     path.parent.mkdir(exist_ok=True)
     lock = FolderLock(path.parent)
@@ -114,17 +115,6 @@ def _key(variable: str | None) -> str:
             f"--key-variable names {variable}, which is not set", f"export {variable}=..., or leave it out"
         )
     return key
-
-
-def _field(setting: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; the value is JSON when it parses, else text."""
-    key, equals, text = setting.partition("=")
-    if not key or not equals:
-        raise AndreaError(f"--option {setting!r} is not KEY=VALUE", "for instance --option max_tokens=200")
-    try:
-        return key, json.loads(text)
-    except ValueError:
-        return key, text
 
 
 @audit.command()

@@ -550,17 +550,17 @@ def _is_folder(path: Path) -> bool:
 # -- overriding --------------------------------------------------------------------------------------------------------
 
 
-def parse_setting(setting: str) -> tuple[str, Any]:
-    """Split ``KEY=VALUE``; the value is JSON when it parses, else text."""
+def parse_setting(setting: str, option: str = "--set", example: str = "schedule.peak=1e-3") -> tuple[str, Any]:
+    """Split ``KEY=VALUE`` of an option of the command line; the value is JSON when it parses, else text."""
     key, equals, text = setting.partition("=")
     if not equals or not key:
-        raise AndreaError(f"--set {setting!r} is not KEY=VALUE", "for instance --set schedule.peak=1e-3")
+        raise AndreaError(f"{option} {setting!r} is not KEY=VALUE", f"for instance {option} {example}")
     try:
         return key, _parse(text)
     except json.JSONDecodeError:
         return key, text
     except AndreaError as error:
-        raise AndreaError(f"--set {key}: {error.message}", error.hint) from None
+        raise AndreaError(f"{option} {key}: {error.message}", error.hint) from None
 
 
 def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[str]) -> None:

@@ -29,6 +29,8 @@ from andrea.plugin import path_options
 from andrea.types import Document, SourceSpec
 
 Options = TypeVar("Options")
+FILES = "a file, a folder (everything below it), a pattern, or a list of these"  # what `find_files` takes
+PIECE = "characters of a piece, about; 0 keeps works whole"  # as `cut_text` cuts
 _BLOCK = 1 << 20
 LONGEST_LINE = 1 << 26  # bytes, or characters of decoded text: a line is held in memory, and a file may be one line
 _PARAGRAPH_END = re.compile(r"\n[ \t\r]*\n+")
@@ -496,6 +498,12 @@ def cut_text(blocks: Iterable[str], chunk: int) -> Iterator[str]:
         buffer = buffer[start:]
     if buffer:
         yield buffer
+
+
+def cut_work(blocks: Iterable[str], chunk: int, name: str) -> Iterator[Document]:
+    """Yield a work in the pieces that `cut_text` makes of it; they are numbered, and the work is their group."""
+    for number, piece in enumerate(cut_text(blocks, chunk), start=1):
+        yield Document(text=piece, name=f"{name} piece {number}", group=name)
 
 
 def check_chunk(chunk: int) -> None:

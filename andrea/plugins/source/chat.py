@@ -11,7 +11,7 @@ from typing import Any
 from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
 from andrea.conversations import PROMPT, REPLY, Turn, check_roles, render_pieces, turns_of
 from andrea.rows import ROW_SUFFIXES, read_rows, where
-from andrea.sources import LONGEST_LINE, Documents, find_files, naming, read_options, read_text, text_lines
+from andrea.sources import FILES, LONGEST_LINE, Documents, find_files, naming, read_options, read_text, text_lines
 
 # [12:34:56] <name> text; also with a date in front, a bare time, or none.
 _LINE = re.compile(
@@ -24,9 +24,7 @@ _LINE = re.compile(
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(
-        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
-    )
+    path: str | list[str] = option(help=FILES, path=True)
     messages: str | None = option(None, help="the column of messages; messages or conversations if null")
     group: str | None = option(None, help="the column that names a conversation; each row is its own if null")
     where: dict[str, Any] = option(factory=dict, help="columns and the value, or the list of values, that rows have")

@@ -10,7 +10,7 @@ from pathlib import Path
 from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
 from andrea.conversations import PROMPT, REPLY, Turn, render
 from andrea.rows import ROW_SUFFIXES, Row, read_rows
-from andrea.sources import LONGEST_LINE, Documents, find_files, read_lines, read_options
+from andrea.sources import FILES, LONGEST_LINE, Documents, find_files, read_lines, read_options
 
 _DIGITS = {c: n for n, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")}
 
@@ -19,9 +19,7 @@ _DIGITS = {c: n for n, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmno
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(
-        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
-    )
+    path: str | list[str] = option(help=FILES, path=True)
     word: str = option("word", help="the column of the word, in files of rows")
     definition: str = option("definition", help="the column of its definition, a text or a list of texts")
     prompt: str = option("define {word}", help="what is asked; {word} is the word")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from andrea import Document, SourceSpec, hookimpl, option, plugin
-from andrea.sources import Documents, cut_text, find_files, open_file, read_options, read_text
+from andrea.sources import FILES, PIECE, Documents, cut_work, find_files, open_file, read_options, read_text
 
 # Both ends of a work are lines between asterisks. Files older than 2004 have a small print there that ends *END*.
 _START = re.compile(r"^\s*\*{3} ?START\b.*$|^\s*\*END\*.*$|^.*\*END THE SMALL PRINT.*$", re.MULTILINE)
@@ -23,14 +23,12 @@ _CREDIT = re.compile(r"\s*(?:\S.*\n)*?.*\b(?:produced|prepared|transcribed|digit
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(
-        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
-    )
+    path: str | list[str] = option(help=FILES, path=True)
     suffixes: list[str] = option(
         factory=lambda: [".txt", ".txt.gz", ".txt.zst"], help="which files of a folder are read"
     )
     encoding: str | None = option(None, help="of all files; null: what a header says, else UTF-8")
-    chunk: int = option(6000, help="characters of a piece, about; 0 keeps works whole")
+    chunk: int = option(6000, help=PIECE)
 
 
 @hookimpl
@@ -42,8 +40,7 @@ def open_source(spec: SourceSpec) -> Documents:
 def _read(options: Options) -> Iterator[Document]:
     for path, name in find_files(options.path, options.suffixes):
         work = strip_licence(read_text(path, options.encoding or _named_encoding(path)))
-        for number, piece in enumerate(cut_text(work, options.chunk), start=1):
-            yield Document(text=piece, name=f"{name} piece {number}", group=name)
+        yield from cut_work(work, options.chunk, name)
 
 
 def _named_encoding(path: Path) -> str | None:

@@ -7,16 +7,14 @@ from functools import partial
 
 from andrea import Document, SourceSpec, hookimpl, option, plugin
 from andrea.rows import read_json_lines
-from andrea.sources import LONGEST_LINE, Documents, find_files, read_options
+from andrea.sources import FILES, LONGEST_LINE, Documents, find_files, read_options
 
 
 @plugin
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(
-        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
-    )
+    path: str | list[str] = option(help=FILES, path=True)
     text: str = option("text", help="the field that holds the text")
     group: str | None = option(None, help="the field that says which work a line belongs to; each is its own if null")
     suffixes: list[str] = option(

@@ -8,17 +8,17 @@ from functools import partial
 from importlib.metadata import Distribution, distributions
 
 from andrea import AndreaError, Document, SourceSpec, hookimpl, option, plugin
-from andrea.sources import Documents, cut_text, find_files, read_options, read_text
+from andrea.sources import FILES, PIECE, Documents, cut_work, find_files, read_options, read_text
 
 
 @plugin
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] | None = option(None, help="a file, a folder, a pattern, or a list of these", path=True)
+    path: str | list[str] | None = option(None, help=FILES, path=True)
     distributions: bool = option(False, help="read the descriptions of the installed Python distributions")
     suffixes: list[str] = option(factory=lambda: [".md", ".markdown"], help="which files of a folder are read")
-    chunk: int = option(6000, help="characters of a piece, about; 0 keeps works whole")
+    chunk: int = option(6000, help=PIECE)
 
 
 @hookimpl
@@ -35,8 +35,7 @@ def open_source(spec: SourceSpec) -> Documents:
 
 def _read(options: Options) -> Iterator[Document]:
     for name, blocks in _works(options):
-        for number, piece in enumerate(cut_text(blocks, options.chunk), start=1):
-            yield Document(text=piece, name=f"{name} piece {number}", group=name)
+        yield from cut_work(blocks, options.chunk, name)
 
 
 def _works(options: Options) -> Iterator[tuple[str, Iterator[str]]]:

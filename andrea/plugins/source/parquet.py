@@ -9,16 +9,14 @@ from typing import Any
 from andrea import Document, SourceSpec, hookimpl, option, plugin
 from andrea.extras import import_extra
 from andrea.rows import read_rows, where
-from andrea.sources import Documents, find_files, read_options
+from andrea.sources import FILES, Documents, find_files, read_options
 
 
 @plugin
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(
-        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
-    )
+    path: str | list[str] = option(help=FILES, path=True)
     text: str = option("text", help="the column that holds the text")
     group: str | None = option(None, help="the column that says which work a row belongs to; each is its own if null")
     where: dict[str, Any] = option(factory=dict, help="columns and the value, or the list of values, that rows have")

@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from andrea import Document, SourceSpec, hookimpl, option, plugin
-from andrea.sources import Documents, cut_text, find_files, read_options, read_text
+from andrea.sources import FILES, PIECE, Documents, cut_work, find_files, read_options, read_text
 
 
 @plugin
 class Options:
     """What ``options`` of a source may say."""
 
-    path: str | list[str] = option(
-        help="a file, a folder (everything below it), a pattern, or a list of these", path=True
-    )
+    path: str | list[str] = option(help=FILES, path=True)
     suffixes: list[str] = option(
         factory=lambda: [".txt", ".txt.gz", ".txt.zst"], help="which files of a folder are read"
     )
     encoding: str | None = option(None, help="of all files, as latin-1; null: UTF-8, or as a byte order mark says")
-    chunk: int = option(6000, help="characters of a piece, about; 0 keeps works whole")
+    chunk: int = option(6000, help=PIECE)
 
 
 @hookimpl
@@ -31,5 +29,4 @@ def open_source(spec: SourceSpec) -> Documents:
 
 def _read(options: Options) -> Iterator[Document]:
     for path, name in find_files(options.path, options.suffixes):
-        for number, piece in enumerate(cut_text(read_text(path, options.encoding), options.chunk), start=1):
-            yield Document(text=piece, name=f"{name} piece {number}", group=name)
+        yield from cut_work(read_text(path, options.encoding), options.chunk, name)
