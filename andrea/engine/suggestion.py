@@ -95,10 +95,10 @@ def suggest(
         When the tokens are no whole number of rows, or not even one row at a time fits.
     """
     divisions = divide(config, tokens)
-    free = room(config, device)
     found: list[dict[str, Any]] = []
     for number, one in enumerate(divisions):
         size, B, A = planned_memory(one, device, precision), one.batch_size, one.accumulation
+        free = room(config, device)  # asked each time: libraries keep some of what the one before took
         row = {"batch_size": B, "accumulation": A, "memory_planned": size, "fits": free is None or size <= free}
         found.append(row)
         if row["fits"] and not stopped():
