@@ -66,7 +66,7 @@ def _options(settings: list[str], names: list[str]) -> dict[str, dict[str, Any]]
 
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     for setting in settings:
-        key, value = parse_setting(setting)
+        key, value = parse_setting(setting, "--andrea-option", "exploration=2")
         owner = next((name for name in names if key.startswith(f"{name}.")), None)
         if owner is None and len(names) > 1:
             raise AndreaError(f"--andrea-option {setting}: which plugin?", f"write {names[0]}.{setting}")
