@@ -188,6 +188,7 @@ def _read_parquet(path: Path, longest: int) -> Iterator[Row]:
 
 def _read_csv(path: Path, longest: int) -> Iterator[Row]:
     """Yield the rows under the line of names."""
+    csv.field_size_limit(max(longest, csv.field_size_limit()))  # the module's own, 128 KiB, is less than a long text
     reader = csv.DictReader(text_lines(path, read_text(path), longest), strict=True, restkey="")
     try:
         for values in reader:

@@ -146,6 +146,16 @@ def test_a_longer_line_is_refused_before_it_is_in_memory(tmp_path, monkeypatch, 
         assert len(list(read_rows(tmp_path / name, 400))) == 2
 
 
+def test_a_long_field_of_a_table_is_a_text_like_any_other(tmp_path):
+    """A field may be as long as a line, also over many lines; an open quote does not take the whole file."""
+    for text in ("x" * 300_000, "line\n" * 60_000):
+        write(tmp_path / "a.csv", [{"text": text, "n": 1}])
+        assert [row.values["text"] for row in read_rows(tmp_path / "a.csv")] == [text]
+    (tmp_path / "a.csv").write_text('text,n\n"' + "line\n" * 60_000)
+    with pytest.raises(AndreaError, match="is not CSV"):
+        list(read_rows(tmp_path / "a.csv"))
+
+
 def test_a_line_of_exactly_the_length_is_taken(tmp_path):
     """With or without a newline at its end, which does not count."""
     line = json.dumps({"text": "x" * 30}).encode()
