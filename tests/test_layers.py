@@ -91,7 +91,7 @@ RULES = {
     "andrea.scoring": (*BASE, *ours("engine", "trained")),
     "andrea.harness": (*BASE, *ours("engine", "trained", "scoring")),
     "andrea.export": (*BASE, *ours("tokenfile", "export.*")),
-    "andrea.export.*": (*BASE, *ours("extras", "engine.model", "trained", "export.*")),
+    "andrea.export.*": (*BASE, *ours("byte_level", "extras", "engine.model", "trained", "export.*")),
     "andrea.importing": (),
     "andrea.importing.adopt": (*PARTS, *ours("assembly", "vocabulary", "importing.*")),
     "andrea.importing.*": (

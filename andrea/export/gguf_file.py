@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from andrea.byte_level import BEGIN_NAME
 from andrea.export.hf import MATRICES, hf_tensors
 from andrea.export.portable import EPSILON, Portable
 from andrea.extras import import_extra
 
 NORMAL, CONTROL, UNUSED = 1, 3, 5  # types of tokens
-BEGIN = "<begin of document>"  # by this name a prompt there has the id that begins a document
 FILE_TYPES = {"float32": 0, "float16": 1}  # what most of the weights are
 NAMES = {
     "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "lm_head": "output",
@@ -118,7 +118,7 @@ def vocabulary(portable: Portable) -> Vocabulary:
         merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in library["model"]["merges"]]
         return Vocabulary("gpt2", [names[one] for one in range(tokenizer.size)], types, merges)
     tokens = [_escaped(piece, one) for one, piece in enumerate(pieces)]
-    tokens[tokenizer.bos] = BEGIN
+    tokens[tokenizer.bos] = BEGIN_NAME  # by which a prompt there has it, as in the tokenizer.json of ours
     return Vocabulary("rwkv", tokens, types)
 
 
