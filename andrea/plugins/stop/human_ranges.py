@@ -25,15 +25,25 @@ Uniform = Callable[[int], Floats]
 BATCHES = 2000  # of held-out windows that are drawn
 TAIL = 0.005  # of them beyond each bound
 LEAST_WINDOWS = 16  # of held-out text that tell a range
-PRIOR = 40  # trials with the human share that are added to every batch, so that a few words do not decide
 
 
 class Rule(NamedTuple):
-    """Which bounds a measure has; each is moved by the part `margin` of its distance from 0 (low) or 1 (high)."""
+    """How a measure is judged.
+
+    Attributes
+    ----------
+    low, high
+        Which bounds it has.
+    margin
+        Part of its distance from 0 (low) or 1 (high) by which a bound is moved.
+    prior
+        Trials with the human share that are added to every batch, so that a few words do not decide.
+    """
 
     low: bool
     high: bool
     margin: float = 0.2
+    prior: int = 40
 
 
 RULES = {
@@ -41,10 +51,10 @@ RULES = {
     "known": Rule(low=True, high=False),  # a good model likes common phrases: what it knows has no upper bound
     "returns": Rule(low=True, high=True),
     "repeats": Rule(low=True, high=True),
-    "pairs": Rule(low=True, high=False),
+    "pairs": Rule(low=True, high=False, margin=0.3),
     "order": Rule(low=True, high=False, margin=0.1),
-    "stitched": Rule(low=False, high=True),
-    "copied": Rule(low=False, high=True, margin=0.5),
+    "stitched": Rule(low=False, high=True, margin=0.15),
+    "copied": Rule(low=False, high=True, margin=0.5, prior=0),  # few runs are tried, and one found says much
 }
 
 
@@ -157,7 +167,7 @@ def human_ranges(human: Human, sources: Ints, uniform: Uniform) -> Ranges:
     windows = [one if len(one) >= LEAST_WINDOWS else everything for one in windows]
     batches = np.sum([one[(uniform(BATCHES) * len(one)).astype(np.int64)] for one in windows], axis=0)
     usual = np.mean([share(one.sum(axis=0)) for one in windows], axis=0)
-    prior = PRIOR * np.stack([usual, np.ones_like(usual)], axis=1)
+    prior = np.stack([usual, np.ones_like(usual)], axis=1) * [[rule.prior] for rule in rules]
     low, middle, high = np.quantile(share(batches + prior), [TAIL, 0.5, 1 - TAIL], axis=0)
 
     texts = np.bincount(sources, minlength=len(human.held_out))

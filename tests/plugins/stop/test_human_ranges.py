@@ -91,7 +91,7 @@ def test_what_is_copied_is_copied_from_any_source():
     windows = np.array([[(20, 100), (0, 20)]] * 16)
     text = [[(20, 100), (0, 20)], [(20, 100), (20, 20)]]
     human = Told((windows, windows), (99, 99), {"x": text}, {"x": (0.0, -50.0)})
-    assert outside(human, ["x"] * 8) == ["copied 0.800 above 0.500"]  # (8 x 20 + 0) / (8 x 20 + 40)
+    assert outside(human, ["x"] * 8) == ["copied 1.000 above 0.500"]  # nothing is added; 0 and the margin of copies
 
 
 def test_a_source_with_few_windows_takes_those_of_all():
