@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,6 +71,7 @@ from andrea.types import (
 
 Probes = dict[str, tuple[Tokens, Tokens]]
 
+LARGEST = sys.float_info.max
 COUNT_STOP = "stop.max_steps"  # the one plugin whose reason is a run that is done
 
 
@@ -95,12 +97,12 @@ class Hooks:
         self.timings: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
 
     def ask(self, hook: str, *, whom: Any = None, **arguments: Any) -> Iterator[tuple[str, Any]]:
-        """Yield (plugin name, answer) of every implementation, in call order.
+        """Yield (plugin name, answer) of every implementation, in call order; only of those that `whom` names, if any.
 
-        `whom` says by its name whether a plugin is asked; None asks all.
+        A step of a small model waits for a dozen of these calls, so they do nothing that can be done before.
         """
         for name, function, wanted in self._calls[hook]:
-            if whom is None or whom(name):
+            if whom is None or name in whom:
                 yield name, self._call(name, hook, function, {key: arguments[key] for key in wanted})
 
     def _call(self, name: str, hook: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -224,12 +226,19 @@ class Loop:
     checkpoints: Checkpoints | None = None
     identity: Mapping[str, Any] = attrs.field(factory=dict)
     interrupts: Interrupts = attrs.field(factory=Interrupts)
+    _logs: frozenset[str] = attrs.field(init=False)
+    _learners: frozenset[str] = attrs.field(init=False)
     _step: int = attrs.field(init=False, default=0)
     _saved: int = attrs.field(init=False, default=-1)
     _heard: dict[str, str] = attrs.field(init=False, factory=dict)
     _record: StepRecord | None = attrs.field(init=False, default=None)
     _untold: tuple[StepRecord, Run] | None = attrs.field(init=False, default=None)
     _view: Run | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        # A log only shows a run to a person: nothing that it does may influence what comes next.
+        self._logs = frozenset(name for name, _ in self.plugins if name.startswith("log."))
+        self._learners = frozenset(name for name, _ in self.plugins) - self._logs
 
     def start(self, snapshot: Snapshot | None = None, restore: Callable[[str], bool] = lambda name: True) -> None:
         """Call `on_start`, then take over a snapshot's state.
@@ -326,7 +335,7 @@ class Loop:
         record = _record(step, _pulls(choices, batches, asked, result), result, inputs.size)
         if not record.skipped:
             record = _record(step, self._rewarded(record), result, inputs.size)
-        self.hooks.tell("on_step", whom=_is_no_log, record=record, run=self.view())
+        self.hooks.tell("on_step", whom=self._learners, record=record, run=self.view())
         self._untold = record, self.view()
         if self.journal:
             self.journal.step(record)
@@ -346,7 +355,7 @@ class Loop:
         """Show and write down the last step, on which nothing else waits; before anything else is shown or saved."""
         told, self._untold = self._untold, None
         if told is not None:
-            self.hooks.tell("on_step", whom=_is_log, record=told[0], run=told[1])
+            self.hooks.tell("on_step", whom=self._logs, record=told[0], run=told[1])
         if self.journal:
             self.journal.catch_up()
 
@@ -390,7 +399,7 @@ class Loop:
     def _scores(self, step: int, run: Run) -> Floats:
         name, answer = self.hooks.one("score_sources", "bandit", step=step, run=run)
         scores = _array(name, "score_sources", answer, run)
-        if math.isnan(scores.min()):  # a NaN comes through
+        if not _within(scores, -math.inf, math.inf):
             raise AndreaError(f"{name}: score_sources gave NaN at step {step}")
         return _locked(scores)
 
@@ -398,10 +407,10 @@ class Loop:
         product = np.ones(len(run.sources))
         for name, answer in self.hooks.ask("weigh_sources", step=step, run=run):
             weights = _array(name, "weigh_sources", answer, run)
-            if not (weights.min() >= 0 and weights.max() < np.inf):  # NaN is neither
+            if not _within(weights, 0.0, LARGEST):
                 raise AndreaError(f"{name}: weights must be finite and at least 0, not {weights.tolist()}")
             product = product * weights
-        if not product.any():
+        if not any(product.tolist()):
             raise AndreaError(f"at step {step} every source has weight 0", "loosen a weight plugin, or add sources")
         return _locked(product)
 
@@ -412,7 +421,7 @@ class Loop:
                 raise AndreaError(f"{name}: limit_sources gave {type(answer).__name__}, not Limits(floor, cap)")
             low = _array(name, "limit_sources", answer.floor, run)
             high = _array(name, "limit_sources", answer.cap, run)
-            if not (low.min() >= 0 and low.max() < np.inf and high.min() >= 0):
+            if not (_within(low, 0.0, LARGEST) and _within(high, 0.0, math.inf)):
                 raise AndreaError(
                     f"{name}: floors must be finite and at least 0, not {low.tolist()}; caps at least 0, not "
                     f"{high.tolist()}"
@@ -611,22 +620,13 @@ def _record(step: int, pulls: tuple[Pull, ...], result: StepResult, tokens: int)
     return StepRecord(
         step=step,
         pulls=pulls,
-        loss=math.fsum(pull.loss for pull in pulls) / len(pulls),
+        loss=math.fsum([pull.loss for pull in pulls]) / len(pulls),
         grad_norm=result.grad_norm,
         learning_rate=result.learning_rate,
         skipped=result.skipped,
         tokens=tokens,
         probes=result.probe_losses,
     )
-
-
-def _is_log(name: str) -> bool:
-    """Say whether a plugin only shows a run to a person: nothing that it does may influence what comes next."""
-    return name.startswith("log.")
-
-
-def _is_no_log(name: str) -> bool:
-    return not _is_log(name)
 
 
 Numbers = TypeVar("Numbers", Floats, Ints)
@@ -636,6 +636,11 @@ def _locked(array: Numbers) -> Numbers:
     """Return the array, read-only: all plugins see the same one, and none may change what the next one sees."""
     array.setflags(write=False)
     return array
+
+
+def _within(array: Floats, low: float, high: float) -> bool:
+    """Say whether all numbers are from `low` to `high`, and none NaN; of so few, a list is faster than an array."""
+    return not [value for value in array.tolist() if not low <= value <= high]
 
 
 def _is_finite(value: Any) -> bool:
