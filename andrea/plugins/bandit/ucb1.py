@@ -71,6 +71,6 @@ class UCB1:
 
     def _unit(self, total: int) -> float:
         """Return what one unit of exploration is worth in units of reward."""
-        if self.scale == "fixed" or self.overall_squares <= 0:
+        if self.scale == "fixed" or self.overall_squares <= 0 or not total:
             return 1.0
         return math.sqrt(self.overall_squares / total)
