@@ -180,7 +180,7 @@ def reward(pull: Pull, record: StepRecord, run: Run) -> dict[str, float]:
 def on_step(record: StepRecord, run: Run) -> None:
     """Learn from a step: the only place, beside `on_sample` and `on_evaluation`, where a plugin's state moves.
 
-    When: after every update, with the rewards in the record.
+    When: after every update, with the rewards in the record; a log hears of it while the next step is computed.
     Combine: all are called.
     """
 
