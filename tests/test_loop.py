@@ -764,6 +764,19 @@ def test_the_next_launch_waits_for_learning_and_choosing_alone(make_loop, monkey
     ]
 
 
+def test_the_engine_is_given_a_batch_as_it_was_made(make_loop, monkeypatch):
+    """Its ids are int32 already, one row behind the other, and those of a step's only pull are not copied."""
+    loop, taken, given = make_loop(steps=2), [], []
+    take, step = loop.batches.take, loop.engine.train_step
+    monkeypatch.setattr(loop.batches, "take", lambda *a: (taken.append(take(*a)), taken[-1])[1])
+    monkeypatch.setattr(loop.engine, "train_step", lambda *a: (given.append(a), step(*a))[1])
+    loop.run()
+
+    assert len(given) == len(taken) == 2
+    assert all(a[1] is batch.inputs and a[2] is batch.targets for a, batch in zip(given, taken, strict=True))
+    assert all(ids.dtype == np.int32 and ids.flags.c_contiguous for _, *both, _ in given for ids in both)
+
+
 @plugin
 class Screen:
     """Shows a run to nobody."""
