@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from andrea import AndreaError, Evaluation, Run, Sample, hookimpl, option, plugin, state
 from andrea.plugins.stop.human_ranges import judge
 
@@ -14,15 +16,17 @@ class HumanRange:
     measure: how often words come back and phrases repeat, and which runs of words the training text has. No young model
     writes like that, so nothing fails before the end of a grace period, and failures count from the last sample inside
     the range or the last better evaluation, whichever is later. An evaluation is better when the mean in bits per byte
-    or that of more than half of the sources is lower than ever. A run that never evaluates is never stopped.
+    or the figure of more than half of the sources has fallen by the part `gain` since the last better one, so a slow
+    fall adds up and a slight chance low does not count. A run that never evaluates is never stopped.
     """
 
     failures: int = option(3, help="failed samples in a row that are needed")
     evaluations: int = option(5, help="evaluations in a row without a better one that are needed")
+    gain: float = option(0.001, help="part by which held-out figures must have fallen to be better")
     grace_steps: int | None = option(None, help="steps without checks; none: the warm-up of the learning rate")
     failed: int = state(0)
     stale: int = state(0)
-    mean: float | None = state(None)
+    best_mean: float = state(math.inf)
     best: dict[str, float] = state(factory=dict)
     sources: dict[str, int] = state(factory=dict)
     found: dict[str, list[float]] = state(factory=dict)
@@ -36,6 +40,11 @@ class HumanRange:
                 raise AndreaError(
                     f"stop.human_range.{name} is {getattr(self, name)}", f"at least 1: --set stop.human_range.{name}=3"
                 )
+        if not 0 <= self.gain < 1:
+            raise AndreaError(
+                f"stop.human_range.gain is {self.gain}",
+                "a part, at least 0 and below 1: --set stop.human_range.gain=0.001",
+            )
 
     @hookimpl
     def on_sample(self, sample: Sample, run: Run) -> None:
@@ -54,14 +63,14 @@ class HumanRange:
     @hookimpl
     def on_evaluation(self, evaluation: Evaluation) -> None:
         """Start counting anew when held-out text got better."""
-        bits, best = evaluation.bits_per_byte, self.best
-        lower = [name for name, value in bits.items() if value < best.get(name, float("inf"))]
-        if self.mean is None or evaluation.mean < self.mean or 2 * len(lower) > len(bits):
+        bits, part = evaluation.bits_per_byte, 1 - self.gain
+        lower = [name for name, value in bits.items() if value < part * self.best.get(name, math.inf)]
+        if evaluation.mean < part * self.best_mean or 2 * len(lower) > len(bits):
             self.failed, self.stale = 0, 0
+            self.best_mean = min(self.best_mean, evaluation.mean)
+            self.best = {name: min(value, self.best.get(name, math.inf)) for name, value in bits.items()}
         elif self.failed:
             self.stale += 1
-        self.mean = evaluation.mean if self.mean is None else min(self.mean, evaluation.mean)
-        self.best = {name: min(value, best.get(name, value)) for name, value in bits.items()}
 
     @hookimpl
     def should_stop(self) -> str | None:

@@ -43,7 +43,7 @@ class Rule(NamedTuple):
     low: bool
     high: bool
     margin: float = 0.2
-    prior: int = 40
+    prior: int = 50
 
 
 RULES = {
@@ -54,7 +54,7 @@ RULES = {
     "pairs": Rule(low=True, high=False, margin=0.3),
     "order": Rule(low=True, high=False, margin=0.1),
     "stitched": Rule(low=False, high=True, margin=0.15),
-    "copied": Rule(low=False, high=True, margin=0.5, prior=0),  # few runs are tried, and one found says much
+    "copied": Rule(low=False, high=True, margin=0.6, prior=0),  # few runs are tried, and one found says much
 }
 
 
