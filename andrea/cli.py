@@ -100,7 +100,7 @@ def run(
     data: DataFolder = None,
 ) -> None:
     """Train a model: prepare the text, train, sample, save; stop by plugin or signal."""
-    from andrea.assembly import Mode, Request
+    from andrea.planning import Mode, Request
 
     if resume and from_:
         raise AndreaError(
@@ -137,7 +137,7 @@ def polish(
     trace_hooks: Trace = False,
 ) -> None:
     """Go on with a run under other settings: weights and counts stay, what the bandit learned starts over."""
-    from andrea.assembly import Mode, Request
+    from andrea.planning import Mode, Request
 
     _train(
         Request(
@@ -155,9 +155,10 @@ def polish(
 
 
 def _train(request: Any) -> None:
-    from andrea.assembly import open_run, plan, print_line
+    from andrea.assembly import open_run
     from andrea.interrupts import Interrupts, exit_code
-    from andrea.progress import Preparing
+    from andrea.planning import plan
+    from andrea.progress import Preparing, print_line
 
     planned = plan(request, print_line)
     if planned.done and planned.snapshot:
@@ -181,8 +182,8 @@ def _train(request: Any) -> None:
 
 def _print_next(loop: Loop, step: int, steps: int | None) -> None:
     """Say what was written, and what to type next."""
-    from andrea.assembly import print_line
     from andrea.checkpoint import stem
+    from andrea.progress import print_line
 
     place = shlex.quote(str(loop.folder))
     more = steps if steps and step < steps else step + loop.config.schedule.steps
@@ -212,11 +213,12 @@ def prepare(
     json_: AsJson = False,
 ) -> None:
     """Take the sources of an experiment to token files, ahead of a run."""
-    from andrea.assembly import Request, plan, prepare_data, survey_data
     from andrea.interrupts import Interrupts
     from andrea.loop import Hooks
+    from andrea.planning import Request, plan
     from andrea.progress import Preparing
     from andrea.registry import create, register
+    from andrea.run_data import prepare_data, survey_data
 
     request = Request(
         experiment=experiment, plugins=plugin or (), without=without or (), settings=set_ or (), data=data

@@ -43,8 +43,8 @@ def print_table(headings: Iterable[str | Column], rows: Iterable[Iterable[str]],
 @contextmanager
 def ending_as_asked(interrupts: Interrupts) -> Iterator[None]:
     """End the command with the signal's exit code when preparing text is stopped by one."""
-    from andrea.assembly import print_line
     from andrea.interrupts import exit_code
+    from andrea.progress import print_line
     from andrea.tokens import StoppedError
 
     try:

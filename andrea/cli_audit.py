@@ -35,11 +35,10 @@ def draw(
     out: Annotated[Path | None, typer.Option(help="folder of the audit; audits/ and a digest when left out")] = None,
 ) -> None:
     """Draw texts from checkpoints with the same prompts and seeds, and write a sheet that hides whose they are."""
-    from andrea.assembly import print_line
     from andrea.audit import Audit, Judged, find_checkpoint, held_out_questions, make_sheet, read_questions
     from andrea.audit import draw as draw_texts
     from andrea.audit_sheet import write_sheets
-    from andrea.progress import Preparing
+    from andrea.progress import Preparing, print_line
     from andrea.trained import Model, find_model, open_model
 
     def open_(checkpoint: Judged) -> Model:
@@ -79,13 +78,12 @@ def grade(
     ] = None,
 ) -> None:
     """Let a language model grade the texts; grades are kept as they come, and the same command goes on."""
-    from andrea.assembly import print_line
     from andrea.audit import read_sheet
     from andrea.audit_grader import Endpoint, grade_sheet
     from andrea.audit_grades import GradeFile, read_grades
     from andrea.config import parse_setting
     from andrea.folder_lock import FolderLock
-    from andrea.progress import Preparing
+    from andrea.progress import Preparing, print_line
 
     sheet = read_sheet(folder)
     grader = name or model
@@ -126,10 +124,10 @@ def report(
     json_: AsJson = False,
 ) -> None:
     """Read the grades back, and say what they come to for every domain and checkpoint."""
-    from andrea.assembly import print_line
     from andrea.audit import read_sheet
     from andrea.audit_grades import read_all
     from andrea.audit_report import notes, summarise, table, to_json, write_report
+    from andrea.progress import print_line
 
     sheet = read_sheet(folder)
     paths = {path.resolve(): path for path in [*sorted((folder / "grades").glob("*.csv")), *(files or [])]}

@@ -43,11 +43,10 @@ def benchmark(
     json_: AsJson = False,
 ) -> None:
     """Time training steps on random tokens: speed, share of the card's peak, memory, and who waits for whom."""
-    from andrea.assembly import print_line
     from andrea.engine.benchmark import measure, measure_peer
     from andrea.engine.device import find_device
     from andrea.engine.gemm import TABLE
-    from andrea.progress import Preparing
+    from andrea.progress import Preparing, print_line
 
     if steps is not None and steps < 1:
         raise AndreaError(f"--steps {steps} is less than one step", "for instance --steps 30")

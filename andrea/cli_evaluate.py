@@ -44,10 +44,9 @@ def evaluate(
         name for name, value in (("--shots", shots), ("--limit", limit), ("--cache", cache)) if value is not None
     ]:
         raise AndreaError(f"{given[0]} belongs to tasks", "name some: --tasks piqa,arc_easy")
-    from andrea.assembly import print_line
     from andrea.bigram import bigram_of
     from andrea.bigram import bits_per_byte as bigram_bits
-    from andrea.progress import Preparing
+    from andrea.progress import Preparing, print_line
     from andrea.trained import evaluate_run
 
     with Preparing() as progress:
@@ -103,8 +102,7 @@ def _evaluate_tasks(
     if task_folder is not None and not task_folder.is_dir():
         raise AndreaError(f"there is no folder {task_folder}", "--task-folder holds the YAML files of tasks")
     harness = import_extra("andrea.harness", "lm-eval", "--tasks runs the lm-evaluation-harness")
-    from andrea.assembly import print_line
-    from andrea.progress import Preparing
+    from andrea.progress import Preparing, print_line
     from andrea.trained import open_model
 
     model = open_model(folder, checkpoint, device, print_line)

@@ -31,11 +31,11 @@ def export(
     json_: AsJson = False,
 ) -> None:
     """Write a trained model and its tokenizer for other programs."""
-    from andrea.assembly import print_line
     from andrea.checkpoint import stem
     from andrea.export import SUFFIXES, check_form
     from andrea.export import export as write
     from andrea.export.portable import Portable
+    from andrea.progress import print_line
     from andrea.trained import find_model
 
     check_form(form, dtype)
@@ -82,11 +82,11 @@ def import_(
     out: NewRun = None,
 ) -> None:
     """Make a run of a model from elsewhere, to go on with, to measure, to write with."""
-    from andrea.assembly import Request, print_line
     from andrea.checkpoint import complete_steps
     from andrea.importing.adopt import Wanted, adopt
     from andrea.interrupts import Interrupts
-    from andrea.progress import Preparing
+    from andrea.planning import Request
+    from andrea.progress import Preparing, print_line
 
     request = Request(
         experiment=experiment,

@@ -58,10 +58,10 @@ def sample(
     json_: AsJson = False,
 ) -> None:
     """Write text with a trained model."""
-    from andrea.assembly import print_line
     from andrea.engine import GenerateOptions
     from andrea.engine.sampling import check_options
     from andrea.interrupts import Interrupts, exit_code
+    from andrea.progress import print_line
     from andrea.trained import open_model
     from andrea.writing import check_stops
 
@@ -232,11 +232,11 @@ def chat(
     json_: AsJson = False,
 ) -> None:
     """Talk with a trained model: `> ` is you, `< ` the model. Ctrl-C ends a reply, Ctrl-D the conversation."""
-    from andrea.assembly import print_line
     from andrea.chat import Chat
     from andrea.engine import GenerateOptions
     from andrea.engine.sampling import check_options
     from andrea.interrupts import exit_code
+    from andrea.progress import print_line
     from andrea.trained import open_model
     from andrea.writing import check_stops
 
@@ -270,7 +270,7 @@ def _lines(quiet: bool) -> Iterator[str]:
 
 
 def _typed(quiet: bool) -> Iterator[str]:
-    from andrea.assembly import print_line
+    from andrea.progress import print_line
 
     with suppress(ImportError):
         import readline  # noqa: F401  a line can be edited, and one before be had again
@@ -294,7 +294,7 @@ def _read() -> Iterator[str]:
 
 def _obey(talk: Chat, line: str) -> bool:
     """Do what a command says; return whether it asks for a reply."""
-    from andrea.assembly import print_line
+    from andrea.progress import print_line
 
     command = line.split()[0]
     if command == "/again" and talk.begun:
@@ -311,10 +311,10 @@ def _obey(talk: Chat, line: str) -> bool:
 
 def _reply(talk: Chat, line: str, quiet: bool, speed: bool) -> tuple[Written, str]:
     """Print a reply as it comes; return it, and the signal that ended it."""
-    from andrea.assembly import print_line
     from andrea.chat import BEGUN
     from andrea.conversations import PROMPT, Turn
     from andrea.interrupts import Interrupts
+    from andrea.progress import print_line
 
     again = line.startswith("/again")
     if not quiet:

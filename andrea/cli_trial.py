@@ -29,8 +29,8 @@ def trial(
     json_: AsJson = False,
 ) -> None:
     """Run an experiment under several arms and seeds, go on where it was interrupted, and compare them in one table."""
-    from andrea.assembly import print_line
     from andrea.interrupts import exit_code
+    from andrea.progress import print_line
     from andrea.trial import find_trial, jobs_of, part_of, read_trial, write_trial
     from andrea.trial_plot import write_plots
     from andrea.trial_queue import find_queue

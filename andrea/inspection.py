@@ -137,8 +137,9 @@ def examine(experiment: str | None, data: Path | None = None) -> dict[str, Any]:
     can be written is tried.
     """
     from andrea import __version__
-    from andrea.assembly import Asked, Request, cache_folder, given_tokenizer, plan
     from andrea.engine.device import find_cards, missing_compiler
+    from andrea.planning import Request, plan
+    from andrea.run_data import Asked, cache_folder, given_tokenizer
 
     cards, reason = find_cards()
     problems: list[str] = []

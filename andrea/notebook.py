@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from andrea.assembly import Mode, Request, newest_run, open_run, plan, print_line
+from andrea.assembly import open_run
 from andrea.checkpoint import complete_steps
 from andrea.columns import Columns, evaluations_of, pulls_of, samples_of, smooth, steps_of
 from andrea.config import RunConfig, from_json, read_json, to_json
@@ -27,7 +27,8 @@ from andrea.export import export
 from andrea.export.portable import Portable
 from andrea.interrupts import Interrupts
 from andrea.journal import read_journal
-from andrea.progress import Preparing
+from andrea.planning import Mode, Request, newest_run, plan
+from andrea.progress import Preparing, print_line
 from andrea.trained import Model, evaluate_run, find_model, open_model
 from andrea.types import Evaluation
 

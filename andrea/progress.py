@@ -1,9 +1,14 @@
-"""Progress of long work on standard error: a bar on a terminal, a line for each stage otherwise."""
+"""What is said on standard error meanwhile: lines, and for long work a bar on a terminal or a line for each stage."""
 
 from __future__ import annotations
 
 import sys
 from types import TracebackType
+
+
+def print_line(line: str) -> None:
+    """Say something to the person at the terminal; standard output belongs to results."""
+    print(line, file=sys.stderr)
 
 
 class Preparing:

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 from attrs import frozen
 
-from andrea.assembly import cache_folder, engine_config, newest_run
+from andrea.assembly import engine_config
 from andrea.checkpoint import Snapshot, complete_steps, newest_checkpoint, read_checkpoint, stem
 from andrea.config import RunConfig, from_json
 from andrea.engine import Engine, GenerateOptions, open_engine
@@ -17,7 +17,9 @@ from andrea.engine.device import find_device
 from andrea.errors import AndreaError
 from andrea.evaluate import evaluate, held_out_sets
 from andrea.loop import Hooks
+from andrea.planning import newest_run
 from andrea.registry import Chosen, available, create, register
+from andrea.run_data import cache_folder
 from andrea.tokenfile import TokenFile
 from andrea.tokens import reopen
 from andrea.types import Evaluation, Tokenizer, TokenizerRequest, Tokens

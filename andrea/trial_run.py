@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from andrea.assembly import Mode, Request, cache_folder, open_run, plan, print_line
+from andrea.assembly import open_run
 from andrea.batches import held_out_rows
 from andrea.errors import AndreaError
 from andrea.evaluate import HeldOut, evaluate
 from andrea.interrupts import Interrupts, exit_code, leaving
-from andrea.progress import Preparing
+from andrea.planning import Mode, Request, plan
+from andrea.progress import Preparing, print_line
+from andrea.run_data import cache_folder
 from andrea.tokenfile import TokenFile, write_whole
 from andrea.tokens import StoppedError, reopen
 from andrea.trained import open_model

@@ -22,10 +22,11 @@ from typing import Any
 
 from real_run import documentation, experiment
 
-from andrea.assembly import Request, open_run, plan
+from andrea.assembly import open_run
 from andrea.chat import Chat
 from andrea.engine import GenerateOptions
 from andrea.interrupts import Interrupts
+from andrea.planning import Request, plan
 from andrea.trained import Model, open_model
 
 STEPS, REPLIES = 20, 8

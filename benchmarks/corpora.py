@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from andrea.assembly import Request, plan, prepare_data
 from andrea.config import RunConfig
 from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
+from andrea.planning import Request, plan
 from andrea.progress import Preparing
 from andrea.registry import create, register
+from andrea.run_data import prepare_data
 from andrea.tokenfile import TokenFile
 from andrea.tokens import Prepared
 

@@ -22,10 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from andrea.assembly import Request, open_run, plan
+from andrea.assembly import open_run
 from andrea.engine import Engine, StepResult
 from andrea.engine.benchmark import FAMILY, measure
 from andrea.interrupts import Interrupts
+from andrea.planning import Request, plan
 
 PACKAGES = ("torch", "transformers", "numpy", "scipy", "pandas", "sympy", "matplotlib", "sklearn", "jax", "networkx")
 #: Steps of each point, steps between its samples and evaluations, and the least share of the bare engine's tokens a

@@ -13,11 +13,13 @@ import attrs
 import numpy as np
 import pytest
 
-from andrea import assembly
-from andrea.assembly import Mode, Request, newest_run, open_run, plan
+from andrea import assembly, fingerprint, planning, run_data
+from andrea.assembly import open_run
 from andrea.checkpoint import complete_steps, read_checkpoint, write_checkpoint
 from andrea.errors import AndreaError
 from andrea.interrupts import Interrupts
+from andrea.planning import Mode, Request, newest_run, plan
+from andrea.tokenfile import TokenFile
 from andrea.types import Device
 
 CPU = ("--device", "cpu")
@@ -78,7 +80,7 @@ def test_what_has_changed_is_named_part_by_part(andrea, experiment, monkeypatch,
     assert andrea("run", experiment, "--out", "run", "--steps", 10, *CPU).code == 0
     was = read_checkpoint(Path("run/checkpoints/step_000010")).record["fingerprint"][part]
     before = contents(Path("run"))
-    monkeypatch.setattr(assembly, *patch)
+    monkeypatch.setattr(fingerprint, *patch)
     ended = andrea("run", "--resume", "--out", "run", "--steps", 12, *CPU)
 
     assert ended.code == 2
@@ -217,7 +219,7 @@ def test_memory_is_said_before_it_is_taken(andrea, experiment, monkeypatch):
         raise AndreaError("does not fit")
 
     monkeypatch.setattr(assembly, "open_engine", refuse)
-    monkeypatch.setattr(assembly, "find_device", lambda *_: Device("cuda", "imitated", (9, 0)))
+    monkeypatch.setattr(planning, "find_device", lambda *_: Device("cuda", "imitated", (9, 0)))
     planned = plan(Request(experiment=str(experiment), out=Path("card")), quiet)
     with Interrupts() as interrupts, pytest.raises(AndreaError, match="does not fit"):
         open_run(planned, said.append, quiet, interrupts)
@@ -253,7 +255,7 @@ def test_the_folder_is_taken_before_the_data_is_prepared(experiment, monkeypatch
         seen.extend(sorted(path.name for path in Path("runs/tiny-001").iterdir()))
         raise AndreaError("no text")
 
-    monkeypatch.setattr(assembly, "prepare_data", fail)
+    monkeypatch.setattr(run_data, "prepare_data", fail)
     with pytest.raises(AndreaError, match="no text"):
         open_run(plan(Request(experiment=experiment, device="cpu"), quiet), quiet, quiet, Interrupts())
 
@@ -365,8 +367,8 @@ def test_a_resume_may_be_started_in_another_folder(andrea, tiny, write_experimen
 def test_prepared_data_is_verified_once(andrea, experiment, current_folder, monkeypatch):
     """A run over prepared data, and a resume, read every token file once to compare its digest."""
     read = []
-    real = assembly.TokenFile.verify
-    monkeypatch.setattr(assembly.TokenFile, "verify", lambda file: [read.append(file.path), real(file)])
+    real = TokenFile.verify
+    monkeypatch.setattr(TokenFile, "verify", lambda file: [read.append(file.path), real(file)])
     monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     assert andrea("prepare", experiment).code == 0
     assert read == []  # just written
@@ -404,14 +406,14 @@ def test_the_fingerprint_holds_the_interpreter_and_the_evaluation(andrea, experi
     """Python's version and the text of the evaluation are part; on the CPU the text of the CUDA engine is none."""
     assert andrea("run", experiment, "--out", "run", "--steps", 1, *CPU).code == 0
     recorded = read_checkpoint(Path("run/checkpoints/step_000001")).record["fingerprint"]
-    own, card = ({path.name for path in assembly.own_files(device)} for device in ("cpu", "cuda"))
+    own, card = ({path.name for path in fingerprint.own_files(device)} for device in ("cpu", "cuda"))
 
     assert recorded["python"] == ".".join(map(str, sys.version_info[:2]))
     assert {"evaluate.py", "loop.py", "reference.py", "operations.py", "schedule.py"} <= own
     assert "step.py" not in own
     assert own < card
     assert {"step.py", "gemm.py", "launcher.py"} <= card
-    assert assembly.own_digest("cpu") != assembly.own_digest("cuda")
+    assert fingerprint.own_digest("cpu") != fingerprint.own_digest("cuda")
 
 
 def test_every_engine_file_that_the_reference_imports_is_hashed():
@@ -420,7 +422,7 @@ def test_every_engine_file_that_the_reference_imports_is_hashed():
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
 
     modules = {name.removeprefix("andrea.engine.") for name in loaded if name.startswith("andrea.engine.")}
-    assert modules | {"__init__"} == set(assembly.REFERENCE)
+    assert modules | {"__init__"} == set(fingerprint.REFERENCE)
 
 
 def test_an_edited_tokenizer_is_trained_anew(andrea, tiny, write_experiment, current_folder, monkeypatch):
@@ -428,7 +430,7 @@ def test_an_edited_tokenizer_is_trained_anew(andrea, tiny, write_experiment, cur
     monkeypatch.setenv("ANDREA_CACHE", str(current_folder / "cache"))
     name = write_experiment(tiny)
     for digest, count in (("one", 1), ("one", 1), ("two", 2)):
-        monkeypatch.setattr(assembly, "source_digest", lambda target, digest=digest: digest)
+        monkeypatch.setattr(run_data, "source_digest", lambda target, digest=digest: digest)
         assert andrea("prepare", name).code == 0
         assert len([path for path in (current_folder / "cache" / "tokenizers").iterdir() if path.is_dir()]) == count
 

@@ -22,7 +22,7 @@ def ours(*names):
 
 
 BASE = ours("errors", "types", "rng")
-# What a run is put together from, by `assembly` and by what opens a run that is there.
+# What a run is put together from, and what one that is there is opened with.
 PARTS = (
     *BASE,
     *ours("resources", "sources", "filters", "workers", "tokenfile", "tokens", "batches", "engine", "engine.buffers"),
@@ -83,36 +83,48 @@ RULES = {
         *ours("plugin", "hookspecs", "config", "tokenfile", "batches", "engine", "evaluate", "checkpoint", "journal"),
         *ours("interrupts", "folder_lock"),
     ),
-    "andrea.assembly": ("andrea", *PARTS),
+    "andrea.planning": (
+        *BASE,
+        *ours("sources", "engine.device", "config", "registry", "placeholders", "checkpoint", "loop"),
+    ),
+    "andrea.run_data": (
+        *BASE,
+        *ours("filters", "workers", "tokens", "config", "registry", "loop", "interrupts", "planning"),
+    ),
+    "andrea.fingerprint": ("andrea", *BASE, *ours("registry", "tokens", "planning")),
+    "andrea.assembly": (*PARTS, *ours("planning", "run_data", "fingerprint")),
     # -- what uses a run
-    "andrea.trained": (*PARTS, *ours("assembly", "writing")),
-    "andrea.vocabulary": (*PARTS, *ours("assembly", "diet")),
+    "andrea.trained": (*PARTS, *ours("planning", "run_data", "assembly", "writing")),
+    "andrea.vocabulary": (*PARTS, *ours("planning", "run_data", "diet")),
     "andrea.chat": (*BASE, *ours("engine", "conversations", "trained", "writing")),
     "andrea.scoring": (*BASE, *ours("engine", "trained")),
     "andrea.harness": (*BASE, *ours("engine", "trained", "scoring")),
     "andrea.export": (*BASE, *ours("tokenfile", "export.*")),
     "andrea.export.*": (*BASE, *ours("byte_level", "extras", "engine.model", "trained", "export.*")),
     "andrea.importing": (),
-    "andrea.importing.adopt": (*PARTS, *ours("assembly", "vocabulary", "importing.*")),
+    "andrea.importing.adopt": (*PARTS, *ours("planning", "assembly", "vocabulary", "importing.*")),
     "andrea.importing.*": (
         *BASE,
         *ours("extras", "config", "engine.model", "export.hf", "export.portable", "importing.*"),
     ),
-    "andrea.audit": (*PARTS, *ours("assembly", "trained")),
+    "andrea.audit": (*PARTS, *ours("run_data", "trained")),
     "andrea.audit_*": (*BASE, *ours("tokenfile", "journal", "student_t", "audit", "audit_*")),
     "andrea.trial": (*BASE, *ours("config", "registry", "resources", "placeholders", "tokenfile")),
-    "andrea.trial_run": (*PARTS, *ours("assembly", "trained", "progress", "trial")),
+    "andrea.trial_run": (*PARTS, *ours("planning", "run_data", "assembly", "trained", "progress", "trial")),
     "andrea.trial_*": (*BASE, *ours("tokenfile", "journal", "student_t", "interrupts", "trial", "trial_*")),
     "andrea.serve": (),
     "andrea.serve.*": (*BASE, *ours("smoothing", "checkpoint", "coherence", "loop", "registry", "serve.*")),
-    "andrea.inspection": ("andrea", *PARTS, *ours("assembly", "vocabulary")),
+    "andrea.inspection": ("andrea", *PARTS, *ours("planning", "run_data", "vocabulary")),
     "andrea.cells": (*BASE, *ours("engine.compiler", "engine.kernel_table", "loop", "registry")),
-    "andrea.notebook": (*PARTS, *ours("assembly", "trained", "columns", "export", "export.portable", "progress")),
+    "andrea.notebook": (
+        *PARTS,
+        *ours("planning", "assembly", "trained", "columns", "export", "export.portable", "progress"),
+    ),
     # -- above all
     "andrea.testing": ours("testing.*"),
     "andrea.testing.*": (*PARTS, *ours("plugin", "engine.schedule", "words", "human", "known", "testing.*")),
     "andrea.cli_options": (),
-    "andrea.cli_answers": (*BASE, *ours("assembly", "interrupts", "journal", "tokens")),
+    "andrea.cli_answers": (*BASE, *ours("progress", "interrupts", "journal", "tokens")),
     "andrea.cli": ("andrea", "andrea.*"),
     "andrea.cli_*": ("andrea.*",),
     "andrea.__main__": ours("cli"),

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from andrea import assembly
-from andrea.assembly import Mode, Request, open_run, plan
+from andrea.assembly import open_run
 from andrea.checkpoint import read_checkpoint
 from andrea.engine import open_engine
 from andrea.errors import AndreaError
 from andrea.interrupts import Interrupts
 from andrea.loop import Loop
+from andrea.planning import Mode, Request, plan
 from andrea.plugin import get_state, state_fields
 from andrea.registry import Chosen, available, create
 

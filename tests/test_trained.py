@@ -8,11 +8,12 @@ import attrs
 import numpy as np
 import pytest
 
-from andrea.assembly import Request, open_run, plan
+from andrea.assembly import open_run
 from andrea.checkpoint import read_checkpoint, write_checkpoint
 from andrea.engine import GenerateOptions
 from andrea.errors import AndreaError
 from andrea.interrupts import Interrupts
+from andrea.planning import Request, plan
 from andrea.trained import evaluate_run, open_model
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import attrs
 from attrs import frozen
 
-from andrea.assembly import Plan, Request, open_run, plan
+from andrea.assembly import open_run
 from andrea.errors import AndreaError
 from andrea.importing.foreign import Foreign
 from andrea.importing.hf import read_hf
 from andrea.importing.published import read_published
 from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
+from andrea.planning import Plan, Request, plan
 from andrea.registry import create, register
 from andrea.types import Tokenizer, TokenizerRequest
 from andrea.vocabulary import open_tokenizer

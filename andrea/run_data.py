@@ -1,0 +1,165 @@
+"""The data of a run: its sources taken to token files by its plugins, surveyed, or found again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from andrea.config import RunConfig
+from andrea.errors import AndreaError
+from andrea.filters import Report
+from andrea.interrupts import Interrupts
+from andrea.loop import Hooks
+from andrea.planning import Plan
+from andrea.registry import Chosen, create, find, register, source_digest
+from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
+from andrea.types import Document, NeedsTextError, SourceSpec, Tokenizer, TokenizerRequest
+from andrea.workers import count_processes
+
+Progress = Callable[[str, int, int], None]
+
+
+def cache_folder() -> Path:
+    """Return the folder of prepared data: ``ANDREA_CACHE``, else the user's cache."""
+    return Path(os.environ.get("ANDREA_CACHE") or platformdirs.user_cache_dir("andrea"))
+
+
+class Asked:
+    """The hooks that data is prepared with, which another process can make again from the plugins' names and options.
+
+    Parameters
+    ----------
+    chosen
+        Plugins of a run; those of other kinds are left out.
+    hooks
+        Of this process, when it has them already.
+    saved
+        Folder of a tokenizer that is taken instead of training one; empty when one is trained.
+    """
+
+    def __init__(self, chosen: Sequence[Chosen], hooks: Hooks | None = None, saved: str = "") -> None:
+        kinds = ("source", "filter", "tokenizer")
+        self._plugins = [(one.name, dict(one.options)) for one in chosen if one.entry.kind in kinds]
+        self._hooks, self._saved = hooks, saved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_plugins": self._plugins, "_hooks": None, "_saved": self._saved}
+
+    @property
+    def hooks(self) -> Hooks:
+        """The hooks, made when they are first needed."""
+        if self._hooks is None:
+            chosen = [Chosen(find(name), options) for name, options in self._plugins]
+            self._hooks = Hooks(register(create(chosen)))
+        return self._hooks
+
+    def open_source(self, spec: SourceSpec) -> Any:
+        """Ask the reader of a source."""
+        return self.hooks.open_source(spec)
+
+    def keep_document(self, document: Document, source: str) -> str | None:
+        """Ask the filters."""
+        return self.hooks.keep_document(document, source)
+
+    def identify_document(self, document: Document, source: str) -> list[int]:
+        """Ask the filters for the keys of a document."""
+        return self.hooks.identify_document(document, source)
+
+    def make_tokenizer(self, request: TokenizerRequest) -> Tokenizer:
+        """Ask the tokenizer plugin."""
+        if self._saved and request.saved is None:
+            request = TokenizerRequest(request.sample, Path(self._saved))
+        return self.hooks.make_tokenizer(request)
+
+
+def open_data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrupts) -> Prepared:
+    """Open the data: for a run that goes on exactly what it had, prepared again when it is gone.
+
+    Either way every token file has been written just now, or has been read and compared with its digest: a flipped bit
+    on the disk would train a wrong model.
+    """
+    if plan.snapshot is None:
+        return prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
+    wanted, window = str(plan.snapshot.record["data_sha256"]), plan.config.sampling.max_tokens
+    try:
+        return reopen(cache_folder(), wanted, hooks.make_tokenizer, progress, interrupts.stop_asked, window)
+    except StoppedError:
+        raise
+    except AndreaError as gone:
+        prepared = prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
+        if prepared.sha256 != wanted:
+            raise AndreaError(
+                f"{gone.message}, and the sources give other data now than the run was trained on",
+                "restore the sources, or begin a new run",
+            ) from None
+        return prepared
+
+
+def prepare_data(
+    config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
+) -> Prepared:
+    """Take the sources of a run to token files, or find them in the cache."""
+    asked = Asked(chosen, hooks, config.data.tokenizer)
+    return prepare(
+        config.sources,
+        open_source=asked.open_source,
+        keep_document=asked.keep_document,
+        identify_document=asked.identify_document,
+        make_tokenizer=asked.make_tokenizer,
+        tokenizer_key=_tokenizer_key(next(one for one in chosen if one.entry.kind == "tokenizer"), config, asked),
+        cache=cache_folder(),
+        held_out_share=config.data.held_out_share,
+        mix=config.data.mix,
+        window=config.sampling.max_tokens,
+        progress=progress,
+        stopped=interrupts.stop_asked,
+        processes=count_processes(),
+    )
+
+
+def _tokenizer_key(tokenizer: Chosen, config: RunConfig, asked: Asked) -> str:
+    """Return what decides a tokenizer beside the text that it is trained on.
+
+    That is the plugin, its own text included, and its options. One that needs no text, because it is saved or a file
+    says all of it, is known by what it is: the file may be another one tomorrow.
+    """
+    entry, given = tokenizer.entry, given_tokenizer(asked)
+    known_by = given.fingerprint if given else dict(tokenizer.options)
+    return json.dumps([entry.name, entry.version, source_digest(entry.load()), known_by], sort_keys=True)
+
+
+def given_tokenizer(asked: Asked) -> Tokenizer | None:
+    """Return the tokenizer where it needs no text, so that a wrong one is told at once; None where one is trained.
+
+    Raises
+    ------
+    AndreaError
+        When it cannot be had, or be trained as asked.
+    """
+    with suppress(NeedsTextError):
+        return asked.make_tokenizer(TokenizerRequest())
+    return None
+
+
+def survey_data(
+    config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
+) -> dict[str, Report]:
+    """Read and filter the sources of a run, write nothing, and say what would become of each."""
+    asked = Asked(chosen, hooks, config.data.tokenizer)
+    given_tokenizer(asked)
+    return survey(
+        config.sources,
+        open_source=asked.open_source,
+        keep_document=asked.keep_document,
+        identify_document=asked.identify_document,
+        held_out_share=config.data.held_out_share,
+        progress=progress,
+        stopped=interrupts.stop_asked,
+        processes=count_processes(),
+    )
