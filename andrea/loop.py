@@ -9,6 +9,7 @@ for each step:
     request_probes                                   question
     engine.train_step                                forward, loss, backward, clip, update
         meanwhile, of the step before                on_step of log plugins, the journal's line
+        meanwhile, of the next step                  weigh_sources, limit_sources, where their plugins do not learn
     reward                                           question, for every pull
     on_step                                          plugins learn
     on_sample, on_evaluation                         when due
@@ -72,6 +73,7 @@ from andrea.types import (
 Probes = dict[str, tuple[Tokens, Tokens]]
 
 LARGEST = sys.float_info.max
+MOVING = ("on_step", "on_sample", "on_evaluation", "on_signal")  # hooks in which a plugin's state may move in a run
 COUNT_STOP = "stop.max_steps"  # the one plugin whose reason is a run that is done
 
 
@@ -130,9 +132,9 @@ class Hooks:
         """Return the name of the plugin that `one` asks."""
         return next((name for name, _, _ in self._calls[hook]), "no plugin")
 
-    def anyone(self, hook: str) -> bool:
-        """Say whether a plugin implements a hook."""
-        return bool(self._calls[hook])
+    def who(self, hook: str) -> frozenset[str]:
+        """Return the names of the plugins that implement a hook."""
+        return frozenset(name for name, _, _ in self._calls[hook])
 
     def of(self, name: str, hook: str, **arguments: Any) -> Any:
         """Return the answer of the plugin `name`; None when it does not implement the hook."""
@@ -228,6 +230,8 @@ class Loop:
     interrupts: Interrupts = attrs.field(factory=Interrupts)
     _logs: frozenset[str] = attrs.field(init=False)
     _learners: frozenset[str] = attrs.field(init=False)
+    _foreseeable: bool = attrs.field(init=False)
+    _foreseen: tuple[int, Run, Floats, Limits] | None = attrs.field(init=False, default=None)
     _step: int = attrs.field(init=False, default=0)
     _saved: int = attrs.field(init=False, default=-1)
     _heard: dict[str, str] = attrs.field(init=False, factory=dict)
@@ -237,8 +241,10 @@ class Loop:
 
     def __attrs_post_init__(self) -> None:
         # A log only shows a run to a person: nothing that it does may influence what comes next.
-        self._logs = frozenset(name for name, _ in self.plugins if name.startswith("log."))
-        self._learners = frozenset(name for name, _ in self.plugins) - self._logs
+        self._logs = frozenset(name for name in self.hooks.who("on_step") if name.startswith("log."))
+        self._learners = self.hooks.who("on_step") - self._logs
+        moved = frozenset[str]().union(*map(self.hooks.who, MOVING))
+        self._foreseeable = not moved & (self.hooks.who("weigh_sources") | self.hooks.who("limit_sources"))
 
     def start(self, snapshot: Snapshot | None = None, restore: Callable[[str], bool] = lambda name: True) -> None:
         """Call `on_start`, then take over a snapshot's state.
@@ -346,7 +352,8 @@ class Loop:
         launch = getattr(self.engine, "launch_step", None)
         finish = launch(step, inputs, targets, probes) if launch else None
         self._catch_up()
-        self.view()  # what plugins will see of the run does not depend on the result
+        if finish:
+            self._foresee(step + 1)
         for source, count in Counter(pulled).items():  # one more than last time: who is pulled often stays so
             self.batches.ready(source, self.config.batch.rows // self.config.batch.pulls_per_step, count + 1)
         return finish() if finish else self.engine.train_step(step, inputs, targets, probes)
@@ -363,8 +370,20 @@ class Loop:
 
     def _ask(self, step: int) -> tuple[Floats, Floats, Limits]:
         """Return scores, weights and limits: once a step, so that all its pulls are choices from the same."""
+        run, scores = self.view(), self._scores(step, self.view())
+        if self._foreseen is not None and self._foreseen[0] == step and self._foreseen[1] is run:
+            return scores, *self._foreseen[2:]
+        return scores, self._weights(step, run), self._limits(step, run)
+
+    def _foresee(self, step: int) -> None:
+        """Ask for the next step's weights and limits now, if those who give them do not learn from this one.
+
+        They depend on the step's number and on what has been drawn then, and both are known.
+        """
         run = self.view()
-        return self._scores(step, run), self._weights(step, run), self._limits(step, run)
+        if self._foreseeable:
+            with suppress(Exception):  # asked again in its place, it comes through
+                self._foreseen = step, run, self._weights(step, run), self._limits(step, run)
 
     def _choose(
         self, step: int, number: int, chosen: list[int], scores: Floats, weights: Floats, limits: Limits
@@ -431,7 +450,7 @@ class Loop:
 
     def _probes(self, step: int, chosen: list[int]) -> Probes:
         wanted: Probes = {}
-        if not self.hooks.anyone("request_probes"):  # as a rule; the view of the run can be made later then
+        if not self.hooks.who("request_probes"):  # as a rule; the view of the run can be made later then
             return wanted
         for name, answer in self.hooks.ask("request_probes", step=step, pulls=chosen, run=self.view()):
             for source in answer or ():

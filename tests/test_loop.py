@@ -764,6 +764,59 @@ def test_the_next_launch_waits_for_learning_and_choosing_alone(make_loop, monkey
     ]
 
 
+@pytest.mark.parametrize("learns", [False, True])
+def test_bounds_that_nobody_learns_are_asked_while_the_engine_computes(make_loop, tmp_path, learns):
+    """They are what they would be in their place, of the same counts; a plugin that learns is asked in its place."""
+    events = []
+
+    def weigh(step, run):
+        events.append(("weigh", step, run.pulls.tolist()))
+        return 1 / (1 + run.pulls)
+
+    def make(name):
+        more = {"on_step": lambda record, run: events.append(("learn", record.step))} if learns else {}
+        limit = ("limit.three", answering(limit_sources=lambda step, run: Limits(run.pulls / 9, np.full(3, inf))))
+        return make_loop([("weight.test", answering(weigh_sources=weigh, **more)), limit], folder=tmp_path / name)
+
+    plain = make("plain")
+    plain.run()
+    asked = [event for event in events if event[0] == "weigh"]
+    events.clear()
+    loop = make("beside")
+    loop.engine = engine = Beside(loop)
+    launch = engine.launch_step
+
+    def noting(step, *arguments):
+        events.append(("launch", step))
+        finish = launch(step, *arguments)
+        return lambda: (events.append(("result", step)), finish())[1]
+
+    engine.launch_step = noting
+    loop.run()
+
+    assert (loop.folder / "journal.jsonl").read_bytes() == (plain.folder / "journal.jsonl").read_bytes()
+    assert [event for event in events if event[0] == "weigh"][:5] == asked
+    place = [event[:2] for event in events]
+    for step in range(1, 5):
+        early = place.index(("weigh", step)) < place.index(("result", step - 1))
+        assert early != learns
+        assert place.count(("weigh", step)) == 1
+
+
+def test_a_bound_that_fails_when_asked_early_fails_in_its_place(make_loop):
+    """The step before is finished and written, and the last step of a run never asks for one behind it in earnest."""
+    weigh = answering(weigh_sources=lambda step, run: [1 / (3 - step)] * 3)
+    for steps, written in ((3, 3), (9, 3)):
+        loop = make_loop([("weight.fails", weigh)], steps=steps)
+        loop.engine = Beside(loop)
+        if steps == 3:
+            assert loop.run().step == 3
+        else:
+            with pytest.raises(ZeroDivisionError):
+                loop.run()
+        assert len(journal_of(loop)) == written
+
+
 def test_the_engine_is_given_a_batch_as_it_was_made(make_loop, monkeypatch):
     """Its ids are int32 already, one row behind the other, and those of a step's only pull are not copied."""
     loop, taken, given = make_loop(steps=2), [], []
