@@ -13,7 +13,7 @@ import attrs
 
 from andrea.batches import Batches
 from andrea.checkpoint import Checkpoints, Snapshot
-from andrea.config import RunConfig, to_json
+from andrea.config import RunConfig
 from andrea.engine import Engine, EngineConfig, open_engine
 from andrea.engine.buffers import describe_memory
 from andrea.errors import AndreaError, cure
@@ -26,6 +26,7 @@ from andrea.loop import COUNT_STOP, Hooks, Loop
 from andrea.planning import Mode, Plan, Say, free_folder, refuse_run
 from andrea.registry import Chosen, create, register
 from andrea.run_data import Progress, open_data
+from andrea.strict_json import to_json
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared
 from andrea.types import Precision

@@ -18,13 +18,13 @@ import cattrs
 from attrs import field, frozen
 
 from andrea.checkpoint import complete_steps, stem
-from andrea.config import read_json, structure
 from andrea.engine import GenerateOptions
 from andrea.errors import AndreaError
 from andrea.folder_lock import FolderLock
 from andrea.resources import experiments_folder
 from andrea.rng import Draws
 from andrea.run_data import cache_folder
+from andrea.strict_json import read_json, structure
 from andrea.tokenfile import TokenFile, write_whole
 from andrea.tokens import reopen
 from andrea.trained import Found, Model

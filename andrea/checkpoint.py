@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from andrea.config import CheckpointConfig, read_json
+from andrea.config import CheckpointConfig
 from andrea.errors import AndreaError, cure
+from andrea.strict_json import read_json
 from andrea.tokenfile import sync_folder, write_whole
 
 FORMAT = 1

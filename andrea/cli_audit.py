@@ -81,9 +81,9 @@ def grade(
     from andrea.audit import read_sheet
     from andrea.audit_grader import Endpoint, grade_sheet
     from andrea.audit_grades import GradeFile, read_grades
-    from andrea.config import parse_setting
     from andrea.folder_lock import FolderLock
     from andrea.progress import Preparing, print_line
+    from andrea.settings import parse_setting
 
     sheet = read_sheet(folder)
     grader = name or model

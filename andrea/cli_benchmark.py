@@ -154,8 +154,9 @@ def configuration(name: str, shape: Mapping[str, int | None]) -> tuple[EngineCon
 def _experiment(name: str) -> tuple[EngineConfig, dict[str, dict[str, Any]]]:
     """Return what an experiment would train; its vocabulary is what its tokenizer is told to learn."""
     from andrea.assembly import engine_config
-    from andrea.config import experiment_names, from_json, read_experiment
+    from andrea.config import from_json
     from andrea.engine.benchmark import FAMILY
+    from andrea.experiment_file import experiment_names, read_experiment
     from andrea.registry import choose, create
 
     try:

@@ -12,11 +12,12 @@ from typing import Any
 import attrs
 
 from andrea.checkpoint import complete_steps, newest_checkpoint, read_checkpoint
-from andrea.config import from_json, read_json
+from andrea.config import from_json
 from andrea.errors import AndreaError, cure
 from andrea.loop import Hooks
 from andrea.registry import create, register
 from andrea.sources import missing, read_source
+from andrea.strict_json import read_json
 from andrea.tokenfile import TokenFile
 from andrea.types import SourceSpec
 

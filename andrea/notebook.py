@@ -20,7 +20,7 @@ import numpy as np
 from andrea.assembly import open_run
 from andrea.checkpoint import complete_steps
 from andrea.columns import Columns, evaluations_of, pulls_of, samples_of, smooth, steps_of
-from andrea.config import RunConfig, from_json, read_json, to_json
+from andrea.config import RunConfig, from_json
 from andrea.engine import GenerateOptions
 from andrea.errors import AndreaError
 from andrea.export import export
@@ -29,6 +29,7 @@ from andrea.interrupts import Interrupts
 from andrea.journal import read_journal
 from andrea.planning import Mode, Request, newest_run, plan
 from andrea.progress import Preparing, print_line
+from andrea.strict_json import read_json, to_json
 from andrea.trained import Model, evaluate_run, find_model, open_model
 from andrea.types import Evaluation
 

@@ -12,13 +12,16 @@ import attrs
 from attrs import frozen
 
 from andrea.checkpoint import Snapshot, complete_steps, newest_checkpoint, read_checkpoint
-from andrea.config import RunConfig, absolute_paths, from_json, override, parse_setting, read_experiment, to_json
+from andrea.config import RunConfig, from_json
 from andrea.engine.device import find_device
 from andrea.errors import AndreaError
+from andrea.experiment_file import absolute_paths, read_experiment
 from andrea.loop import COUNT_STOP, missing_kind
 from andrea.placeholders import fill_data
 from andrea.registry import EXCLUSIVE, Chosen, available, choose, path_options
+from andrea.settings import override, parse_setting
 from andrea.sources import missing
+from andrea.strict_json import to_json
 from andrea.types import Device
 
 RUNS = Path("runs")

@@ -22,10 +22,10 @@ import pluggy
 from attrs import frozen
 
 from andrea import hookspecs
-from andrea.config import structure
 from andrea.errors import AndreaError, did_you_mean, nearest
 from andrea.plugin import option_fields, option_help
 from andrea.plugin import path_options as path_fields
+from andrea.strict_json import structure
 
 GROUP = "andrea"
 EXCLUSIVE = ("tokenizer", "precision", "bandit", "sampler", "reward")

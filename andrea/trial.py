@@ -16,11 +16,14 @@ from typing import Any
 
 from attrs import field, frozen
 
-from andrea.config import from_json, override, read_experiment, read_json, structure
+from andrea.config import from_json
 from andrea.errors import AndreaError, did_you_mean
+from andrea.experiment_file import read_experiment
 from andrea.placeholders import fill_data, mapped, texts
 from andrea.registry import DEFAULTS, EXCLUSIVE, available, choose, create
 from andrea.resources import experiments_folder
+from andrea.settings import override
+from andrea.strict_json import read_json, structure
 from andrea.tokenfile import write_whole
 
 TEST = "test.json"

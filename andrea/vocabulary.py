@@ -13,15 +13,17 @@ import numpy as np
 from attrs import frozen
 
 from andrea.checkpoint import newest_checkpoint
-from andrea.config import from_json, parse_setting, read_experiment
+from andrea.config import from_json
 from andrea.diet import Counts, Diet, Texts, Usage, segment_flags, usage_of_file
 from andrea.errors import AndreaError
+from andrea.experiment_file import read_experiment
 from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
 from andrea.planning import Request, plan
 from andrea.registry import Chosen, available, create, describe, find, register
 from andrea.rng import Draws
 from andrea.run_data import cache_folder, prepare_data
+from andrea.settings import parse_setting
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared, reopen, sample_budgets
 from andrea.types import Tokenizer, TokenizerRequest

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from pathlib import Path
 
 import attrs
 import pytest
 
 from andrea import config as config_module
-from andrea.config import (
-    BatchConfig,
-    RunConfig,
-    SamplingConfig,
-    absolute_paths,
-    experiment_names,
-    from_json,
-    override,
-    parse_setting,
-    read_experiment,
-    read_json,
-    to_json,
-)
+from andrea.config import BatchConfig, RunConfig, SamplingConfig, from_json
 from andrea.engine.model import ModelConfig
 from andrea.engine.schedule import ScheduleConfig
 from andrea.errors import AndreaError
-from andrea.registry import KINDS, path_options
-
-PLUGINS = ["bandit.ucb1", "bandit.ucb1.fast", "sampler.dice", "stop.max_steps"]
+from andrea.registry import KINDS
+from andrea.strict_json import to_json
 
 
 def changed(value, path, new):
@@ -46,97 +31,6 @@ def refusal(value):
     with pytest.raises(AndreaError) as caught:
         from_json(value, "tiny.json")
     return caught.value
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"name": "x",\n  "seed": }', "line 2, column 11"),
-        ('{"name": "x"', "line 1, column 13"),
-        ("", "line 1, column 1"),
-        ("{'name': 1}", "line 1, column 2"),
-        ('{"seed": NaN}', "NaN is not a number"),
-        ('{"seed": 1, "seed": 2}', "'seed' stands twice"),
-    ],
-)
-def test_malformed_text_is_reported_with_its_place(tmp_path, text, said):
-    """A file that is not JSON is named, with line and column or the key."""
-    path = tmp_path / "bad.json"
-    path.write_text(text)
-
-    with pytest.raises(AndreaError) as caught:
-        read_json(path)
-
-    assert str(path) in caught.value.message
-    assert said in caught.value.message
-
-
-def test_a_file_that_is_not_utf8_is_reported(tmp_path):
-    """Bytes that are no UTF-8 are an error with the byte's position, not a traceback."""
-    path = tmp_path / "bad.json"
-    path.write_bytes(b'{"name": "\xff"}')
-
-    with pytest.raises(AndreaError, match=r"not UTF-8 text: .* byte 10"):
-        read_json(path)
-
-
-def test_a_file_that_cannot_be_read_says_why(tmp_path, monkeypatch):
-    """The operating system's reason is passed on: no such file, permission denied."""
-    with pytest.raises(AndreaError, match="No such file"):
-        read_json(tmp_path / "none.json")
-
-    def refuse(path, **_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("pathlib.Path.read_text", refuse)
-    with pytest.raises(AndreaError, match="Permission denied"):
-        read_json(tmp_path / "secret.json")
-
-
-def test_a_folder_that_may_not_be_entered_is_an_error_of_the_users(monkeypatch):
-    """An experiment in a folder without permission is refused with the reason."""
-
-    def refuse(path, **_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("pathlib.Path.read_text", refuse)
-    monkeypatch.setattr("pathlib.Path.is_file", refuse)
-    with pytest.raises(AndreaError, match=r"cannot read secret/x.json: Permission denied"):
-        read_experiment("secret/x.json")
-
-
-@pytest.mark.parametrize("content", [[1, 2], "text", 3, None])
-def test_an_experiment_is_an_object(write_experiment, content):
-    """JSON that is a list, a text or a number is no experiment."""
-    with pytest.raises(AndreaError, match="an experiment is a JSON object"):
-        read_experiment(write_experiment(content, "odd.json"))
-
-
-def test_an_unknown_experiment_is_answered_with_its_neighbours():
-    """A misspelt bundled experiment is suggested, and all of them are listed."""
-    with pytest.raises(AndreaError) as caught:
-        read_experiment("quickstrat")
-
-    assert "did you mean quickstart?" in caught.value.hint
-    assert all(name in caught.value.hint for name in experiment_names())
-
-
-@pytest.mark.parametrize("name", ["x" * 5000, "", "no/such/file.json", "a\0b"])
-def test_a_name_that_cannot_be_a_file_is_an_unknown_experiment(name):
-    """Names that no file can have are treated as every unknown name."""
-    with pytest.raises(AndreaError, match="there is no experiment or file"):
-        read_experiment(name)
-
-
-@pytest.mark.parametrize("name", experiment_names())
-def test_every_bundled_experiment_is_valid(name):
-    """What is shipped can be read, and is called as its file, but for -TRAIN behind the name of a model."""
-    value, _ = read_experiment(name)
-
-    assert from_json(value, name).name == name.removesuffix("-TRAIN")
 
 
 # -- keys and types ----------------------------------------------------------------------------------------------------
@@ -347,93 +241,6 @@ def test_a_configuration_cannot_be_changed(tiny):
             setattr(target, name, 1)
 
 
-# -- overriding --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("setting", "key", "value"),
-    [
-        ("seed=3", "seed", 3),
-        ("a.b=1e-3", "a.b", 1e-3),
-        ("a=true", "a", True),
-        ("a=null", "a", None),
-        ("a=[1, 2]", "a", [1, 2]),
-        ('a={"b": 1}', "a", {"b": 1}),
-        ('a="3"', "a", "3"),
-        ("a=text", "a", "text"),
-        ("a=b=c", "a", "b=c"),
-        ("a=", "a", ""),
-    ],
-)
-def test_a_setting_is_json_when_it_parses_and_text_otherwise(setting, key, value):
-    """The first equals sign divides; what is not JSON is a text."""
-    assert parse_setting(setting) == (key, value)
-
-
-@pytest.mark.parametrize("setting", ["seed", "=3", ""])
-def test_a_setting_without_key_or_value_is_refused(setting):
-    """What is not KEY=VALUE is answered with an example."""
-    with pytest.raises(AndreaError, match="is not KEY=VALUE") as caught:
-        parse_setting(setting)
-    assert "--set schedule.peak=1e-3" in caught.value.hint
-
-
-def test_a_setting_of_nan_is_refused():
-    """A number that is not finite cannot come in by the command line."""
-    with pytest.raises(AndreaError, match="NaN is not a number"):
-        parse_setting("schedule.peak=NaN")
-
-
-def test_the_longest_name_of_a_plugin_wins():
-    """An option of bandit.ucb1.fast is not an option called fast.x of bandit.ucb1."""
-    value = {"plugins": {"sampler.dice": {"lengths": [7]}}}
-    override(value, "bandit.ucb1.fast.rate", 2, PLUGINS)
-    override(value, "bandit.ucb1.exploration", 3, PLUGINS)
-    override(value, "sampler.dice.lengths", [1], PLUGINS)
-
-    assert value["plugins"] == {
-        "sampler.dice": {"lengths": [1]},
-        "bandit.ucb1.fast": {"rate": 2},
-        "bandit.ucb1": {"exploration": 3},
-    }
-
-
-def test_a_setting_reaches_into_sections():
-    """Dots are sections; a section that is not there is made."""
-    value = {"model": {"n_layer": 1}}
-    override(value, "model.n_layer", 2, PLUGINS)
-    override(value, "schedule.peak", 0.1, PLUGINS)
-    override(value, "seed", 4, PLUGINS)
-
-    assert value == {"model": {"n_layer": 2}, "schedule": {"peak": 0.1}, "seed": 4}
-
-
-@pytest.mark.parametrize(
-    ("key", "suggested"),
-    [
-        ("shedule.peak", "schedule"),
-        ("modl.n_layer", "model"),
-        ("bandit.ucb.exploration", "bandit.ucb1"),
-        ("stop.maxsteps.steps", "stop.max_steps"),
-    ],
-)
-def test_an_unknown_section_or_plugin_is_answered_with_the_nearest(key, suggested):
-    """A misspelt section or plugin in ``--set`` is suggested."""
-    with pytest.raises(AndreaError, match="there is no section or plugin") as caught:
-        override({}, key, 1, PLUGINS)
-    assert suggested in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [({"seed": 1}, "seed.x"), ({"plugins": 3}, "bandit.ucb1.x"), ({"plugins": {"bandit.ucb1": 3}}, "bandit.ucb1.x")],
-)
-def test_a_setting_below_a_value_is_refused(value, key):
-    """What is no object has no keys that could be set."""
-    with pytest.raises(AndreaError, match="has no keys of its own"):
-        override(value, key, 1, PLUGINS)
-
-
 def test_sections_are_documented():
     """Every class of the configuration says what it is."""
     classes = [
@@ -442,32 +249,6 @@ def test_sections_are_documented():
 
     assert len(classes) > 5
     assert all(c.__doc__ for c in classes)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[" * 100_000 + "]" * 100_000, "nested more than 100 levels deep"),
-        ("[" * 500 + "]" * 500, "nested more than 100 levels deep"),
-        ("9" * 5000, "too many digits"),
-    ],
-)
-def test_json_that_nobody_means_is_an_error_of_the_users(tmp_path, text, said):
-    """Thousands of brackets and digits are refused as a file and as a setting, without a traceback."""
-    path = tmp_path / "deep.json"
-    path.write_text(f'{{"name": {text}}}')
-    with pytest.raises(AndreaError, match=said):
-        read_json(path)
-    with pytest.raises(AndreaError, match=said) as caught:
-        parse_setting(f"engine.x={text}")
-    assert caught.value.message.startswith("--set engine.x: ")
-
-
-def test_json_as_deep_as_anyone_writes_is_read(tmp_path):
-    """A hundred levels are allowed, counted with the outermost."""
-    path = tmp_path / "deep.json"
-    path.write_text("[" * 100 + "]" * 100)
-    assert read_json(path)
 
 
 def test_a_reader_of_another_kind_lists_the_readers(tiny):
@@ -513,75 +294,3 @@ def test_every_hint_is_shown(tiny):
 def test_what_has_another_shape_is_shown_how(tiny, path, wrong, hint):
     """A list for an object, or a value for a list, comes with an example."""
     assert refusal(changed(tiny, path, wrong)).hint == hint
-
-
-def test_a_byte_order_mark_is_passed_over(tmp_path):
-    """Some editors begin a file of UTF-8 with one."""
-    (tmp_path / "x.json").write_bytes(b'\xef\xbb\xbf{"seed": 1}')
-    assert read_json(tmp_path / "x.json") == {"seed": 1}
-
-
-def test_a_folder_is_no_experiment(tmp_path):
-    """A folder is called one, and one that holds a run says how that goes on."""
-    with pytest.raises(AndreaError, match="is a folder") as caught:
-        read_experiment(str(tmp_path))
-    assert "JSON file" in caught.value.hint
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(AndreaError, match="is a folder") as caught:
-        read_experiment(str(tmp_path))
-    assert f"andrea run --resume --out {tmp_path}" in caught.value.hint
-
-
-def test_setting_within_a_list_says_how(tiny):
-    """Elements of a list have no keys; the list as a whole can be set."""
-    with pytest.raises(AndreaError, match="'sources' is a list") as caught:
-        override(tiny, "sources.0.name", "b", [])
-    assert caught.value.hint == "set all of it: --set 'sources=[...]'"
-
-
-def test_paths_are_made_absolute(tmp_path, monkeypatch):
-    """Options that name files do so from any folder afterwards; what is no path, or no longer one, stays."""
-    (tmp_path / "sets").mkdir()
-    monkeypatch.chdir(tmp_path)
-    value = {
-        "name": "path",
-        "data": {"tokenizer": "sets", "mix": None},
-        "sources": [
-            {
-                "name": "a",
-                "reader": "source.text",
-                "options": {"path": ["a.txt", "/b", "../c*", "~/d", "", 3, "s3://e"], "encoding": "sets"},
-            },
-            {"name": "b", "inputs": [{"reader": "source.hub", "options": {"dataset": "sets", "where": {"path": "x"}}}]},
-            {"name": "c", "reader": "source.hub", "options": {"dataset": "owner/name"}},
-        ],
-        "plugins": {"bandit.replay": {"path": "runs/one"}, "tokenizer.harris": {"segments": 9}},
-    }
-    absolute_paths(value, path_options)
-    here, options = str(tmp_path), [source.get("options") for source in value["sources"]]
-    home = str(Path("~/d").expanduser())
-    assert options[0]["path"] == [f"{here}/a.txt", "/b", f"{here}/../c*", home, "", 3, "s3://e"]
-    assert value["sources"][1]["inputs"][0]["options"] == {"dataset": f"{here}/sets", "where": {"path": "x"}}
-    assert options[0]["encoding"] == "sets"
-    assert options[2]["dataset"] == "owner/name"
-    assert value["plugins"] == {"bandit.replay": {"path": f"{here}/runs/one"}, "tokenizer.harris": {"segments": 9}}
-    assert value["data"] == {"tokenizer": f"{here}/sets", "mix": None}
-    assert value["name"] == "path"
-    for wrong in (
-        {},
-        {"sources": 3, "plugins": [], "data": None},
-        {"sources": [3, {"options": 3}, {"reader": "source.text", "options": 3}], "plugins": {"a": 1}},
-        {"sources": [{"reader": ["source.text"], "options": {"path": "a"}}], "plugins": {"bandit.replay": 1}},
-    ):
-        before = copy.deepcopy(wrong)
-        absolute_paths(wrong, path_options)
-        assert wrong == before
-
-
-def test_a_pattern_in_a_folder_that_looks_like_one_stays(tmp_path, monkeypatch):
-    """An absolute path would make a pattern of the folder's name."""
-    (tmp_path / "a[1]").mkdir()
-    monkeypatch.chdir(tmp_path / "a[1]")
-    value = {"sources": [{"reader": "source.text", "options": {"path": ["*.txt", "b.txt"]}}]}
-    absolute_paths(value, path_options)
-    assert value["sources"][0]["options"]["path"] == ["*.txt", str(tmp_path / "a[1]" / "b.txt")]

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from andrea import SourceSpec
-from andrea.config import experiment_names, from_json, read_experiment
+from andrea.config import from_json
 from andrea.engine.model import parameter_count
+from andrea.experiment_file import experiment_names, read_experiment
 from andrea.plugins.source import hub
 from andrea.registry import available, choose, create
 from andrea.sources import read_options
@@ -19,6 +20,14 @@ ANDREA = {"ANDREA-12M-TRAIN": 12_691_584, "ANDREA-120M-TRAIN": 92_248_320, "ANDR
 
 def config_of(name):
     return from_json(*read_experiment(name))
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_bundled_experiment_is_valid(name):
+    """What is shipped can be read, and is called as its file, but for -TRAIN behind the name of a model."""
+    value, _ = read_experiment(name)
+
+    assert from_json(value, name).name == name.removesuffix("-TRAIN")
 
 
 @pytest.mark.parametrize("name", experiment_names())

@@ -26,8 +26,8 @@ BASE = ours("errors", "types", "rng")
 PARTS = (
     *BASE,
     *ours("resources", "sources", "filters", "workers", "tokenfile", "tokens", "batches", "engine", "engine.buffers"),
-    *ours("engine.device", "config", "registry", "placeholders", "checkpoint", "journal", "evaluate", "loop"),
-    *ours("interrupts", "folder_lock"),
+    *ours("engine.device", "strict_json", "registry", "config", "experiment_file", "settings", "placeholders"),
+    *ours("checkpoint", "journal", "evaluate", "loop", "interrupts", "folder_lock"),
 )
 
 # Of our own modules, a module that fits the first pattern may import those that fit one of the others. The first row
@@ -43,6 +43,7 @@ RULES = {
     "andrea.hookspecs": ours("errors", "types", "plugin"),
     **dict.fromkeys(ours("byte_level", "extras", "split", "words", "workers", "writing", "progress"), BASE),
     **dict.fromkeys(ours("interrupts", "folder_lock", "placeholders", "chart", "columns", "figures"), BASE),
+    "andrea.strict_json": BASE,
     **dict.fromkeys(ours("smoothing", "student_t"), BASE),
     # -- numbers
     "andrea.engine": (*BASE, "andrea.engine.*"),
@@ -73,10 +74,12 @@ RULES = {
         *ours("byte_level", "extras", "sources", "rows", "conversations", "coherence", "smoothing", "plugins.*"),
     ),
     # -- a run; the loop is handed its engine and its plugins: what it imports of these are the protocol and the types
-    "andrea.config": (*BASE, *ours("resources", "plugin", "engine.model", "engine.schedule", "registry")),
-    "andrea.registry": (*BASE, *ours("plugin", "hookspecs", "config")),
+    "andrea.registry": (*BASE, *ours("plugin", "hookspecs", "strict_json")),
+    "andrea.config": (*BASE, *ours("strict_json", "plugin", "engine.model", "engine.schedule", "registry")),
+    "andrea.experiment_file": (*BASE, *ours("resources", "plugin", "strict_json", "config")),
+    "andrea.settings": (*BASE, *ours("strict_json", "config")),
     "andrea.journal": (*BASE, "andrea.tokenfile"),
-    "andrea.checkpoint": (*BASE, *ours("config", "tokenfile")),
+    "andrea.checkpoint": (*BASE, *ours("strict_json", "config", "tokenfile")),
     "andrea.evaluate": (*BASE, *ours("batches", "engine", "tokens")),
     "andrea.loop": (
         *BASE,
@@ -85,7 +88,8 @@ RULES = {
     ),
     "andrea.planning": (
         *BASE,
-        *ours("sources", "engine.device", "config", "registry", "placeholders", "checkpoint", "loop"),
+        *ours("sources", "engine.device", "strict_json", "registry", "config", "experiment_file", "settings"),
+        *ours("placeholders", "checkpoint", "loop"),
     ),
     "andrea.run_data": (
         *BASE,
@@ -105,11 +109,15 @@ RULES = {
     "andrea.importing.adopt": (*PARTS, *ours("planning", "assembly", "vocabulary", "importing.*")),
     "andrea.importing.*": (
         *BASE,
-        *ours("extras", "config", "engine.model", "export.hf", "export.portable", "importing.*"),
+        *ours("extras", "strict_json", "engine.model", "export.hf", "export.portable", "importing.*"),
     ),
     "andrea.audit": (*PARTS, *ours("run_data", "trained")),
     "andrea.audit_*": (*BASE, *ours("tokenfile", "journal", "student_t", "audit", "audit_*")),
-    "andrea.trial": (*BASE, *ours("config", "registry", "resources", "placeholders", "tokenfile")),
+    "andrea.trial": (
+        *BASE,
+        *ours("strict_json", "config", "experiment_file", "settings", "registry", "resources", "placeholders"),
+        "andrea.tokenfile",
+    ),
     "andrea.trial_run": (*PARTS, *ours("planning", "run_data", "assembly", "trained", "progress", "trial")),
     "andrea.trial_*": (*BASE, *ours("tokenfile", "journal", "student_t", "interrupts", "trial", "trial_*")),
     "andrea.serve": (),

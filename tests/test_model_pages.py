@@ -10,8 +10,9 @@ import pytest
 import typer
 
 from andrea.cli import app
-from andrea.config import from_json, read_experiment
+from andrea.config import from_json
 from andrea.engine.model import ModelConfig, parameter_count
+from andrea.experiment_file import read_experiment
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = {name: (DOCS / name).read_text(encoding="utf-8") for name in ("ANDREA.md", "export.md")}

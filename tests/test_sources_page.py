@@ -12,11 +12,11 @@ import attrs
 import pytest
 
 from andrea import SourceSpec
-from andrea.config import structure
 from andrea.conversations import parse_turns
 from andrea.loop import Hooks
 from andrea.registry import Chosen, available, create, find, register
 from andrea.sources import read_source
+from andrea.strict_json import structure
 
 PAGE = (Path(__file__).parents[1] / "docs" / "sources.md").read_text(encoding="utf-8")
 EXAMPLES = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.S)]

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from andrea.config import read_json
 from andrea.engine.model import ModelConfig, layout
 from andrea.errors import AndreaError
 from andrea.export.hf import MATRICES, NORMS
 from andrea.export.portable import EPSILON, LIBRARY_FILE, OWN_FOLDER
 from andrea.extras import import_extra
 from andrea.importing.foreign import Foreign, flatten
+from andrea.strict_json import read_json
 
 Array = npt.NDArray[Any]
 GELU_TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")

@@ -61,8 +61,8 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 def _options(settings: list[str], names: list[str]) -> dict[str, dict[str, Any]]:
     """Return options by plugin name; a key without a plugin's name means the only one."""
-    from andrea.config import parse_setting
     from andrea.errors import AndreaError
+    from andrea.settings import parse_setting
 
     found: dict[str, dict[str, Any]] = {name: {} for name in names}
     for setting in settings:

@@ -12,7 +12,7 @@ from attrs import define, field
 
 from andrea.batches import Batches
 from andrea.checkpoint import Checkpoints, Snapshot
-from andrea.config import RunConfig, from_json, override
+from andrea.config import RunConfig, from_json
 from andrea.engine import Engine, EngineConfig
 from andrea.evaluate import held_out_sets
 from andrea.human import Human, make_human, measure_held_out
@@ -23,6 +23,7 @@ from andrea.loop import Hooks, Loop
 from andrea.plugin import hookimpl
 from andrea.registry import choose, create, find, register
 from andrea.rng import Draws
+from andrea.settings import override
 from andrea.testing.engine import FakeEngine
 from andrea.tokens import TokenFile, TokenWriter
 from andrea.types import Evaluation, Sample, StepRecord, Tokenizer, TokenizerRequest

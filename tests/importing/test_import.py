@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from andrea.checkpoint import read_checkpoint
-from andrea.config import read_json
 from andrea.engine.model import ModelConfig, initial_weights, layout, parameter_count
 from andrea.errors import AndreaError
 from andrea.importing.hf import read_hf
 from andrea.importing.published import find_vocabulary, read_published
 from andrea.rng import Draws
+from andrea.strict_json import read_json
 
 safetensors = pytest.importorskip("safetensors.numpy")
 
