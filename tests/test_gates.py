@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from andrea.rng import Draws
 from andrea.tokenfile import TokenFile
 from andrea.words import split_words
 
@@ -89,7 +90,7 @@ def test_gates_on_little_text(tiny, write_experiment, current_folder, shared_fol
     tiny["sampling"] |= {"count": 4, "max_tokens": 200}
     tiny["data"] = {"held_out_share": 0.4}
     for name in ("one", "two"):
-        write(current_folder / f"{name}.val.jsonl", [json.loads(line)["text"] for line in lines(shared_folder, name)])
+        write(current_folder / f"{name}.val.jsonl", fresh(shared_folder / f"{name}.jsonl"))
     figures = call("gates", write_experiment(tiny), "--data", ".", "--batches", "6", "--seeds", "2")
     assert list(figures) == ["one", "two", "all"]
     for row in figures.values():
@@ -106,5 +107,11 @@ def test_gates_on_little_text(tiny, write_experiment, current_folder, shared_fol
         assert row["collapse"]["reasons"]["words below"] == 2
 
 
-def lines(folder, name):
-    return (folder / f"{name}.jsonl").read_text().splitlines()
+def fresh(path):
+    """Return documents of the words of a file that are none of its documents."""
+    known, draws = (
+        sorted({word for text in path.read_text().splitlines() for word in text.split()}),
+        Draws(0, path.stem),
+    )
+    plain = [word for word in known if word.isalpha()]
+    return [" ".join(plain[draws.integer(len(plain))] for _ in range(8 + draws.integer(22))) for _ in range(30)]
