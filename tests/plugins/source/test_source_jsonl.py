@@ -37,6 +37,29 @@ def test_fields_have_names(tmp_path):
     assert [(d.text, d.group) for d in documents] == [("a", "7"), ("b", "7"), ("c", "x")]
 
 
+def test_lines_in_a_row_may_be_one_work(tmp_path):
+    """So many documents of a file at a time, whatever blank lines stand between them; a file's last work is shorter."""
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("\n\n".join(json.dumps({"text": str(i)}) for i in range(5)), encoding="utf-8")
+    documents = read(path=str(tmp_path), together=2)
+    works = {}
+    for document in documents:
+        works.setdefault(document.group, []).append(document.text)
+    assert list(works.values()) == [["0", "1"], ["2", "3"], ["4"]] * 2
+    assert len({d.name for d in documents}) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"together": 0}, "together is 0"), ({"together": 2, "group": "id"}, "both say what a work is")],
+)
+def test_a_work_is_said_in_one_way(tmp_path, options, said):
+    """By a field or by number, and a number is at least 1."""
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "id": 1}', encoding="utf-8")
+    with pytest.raises(AndreaError, match=said):
+        read(path=str(tmp_path), **options)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
