@@ -169,6 +169,10 @@ class Precision:
         Initial factor on the loss; 1 means none, and then it never changes.
     loss_scale_window
         Applied updates without overflow after which a dynamic scale doubles.
+    fp8
+        Matrix products whose operands are rounded to 8 bits, by the least width of a model: ``{768: ("w_1.y",)}`` is
+        one product of every model of 768 or wider. ``w_1.y`` is the forward through a layer's matrix, ``w_1.dx`` the
+        gradient of its input; the matrices are ``w_qkv``, ``w_o``, ``w_1`` and ``w_2``. Empty: none.
     """
 
     name: str
@@ -177,6 +181,11 @@ class Precision:
     macros: Mapping[str, str] = field(factory=dict)
     loss_scale: float = 1.0
     loss_scale_window: int = 2000
+    fp8: Mapping[int, tuple[str, ...]] = field(factory=dict)
+
+    def fp8_products(self, width: int) -> tuple[str, ...]:
+        """Return the products in 8 bits of a model of a width."""
+        return self.fp8[max(known)] if (known := [least for least in self.fp8 if least <= width]) else ()
 
 
 # -- during training -------------------------------------------------------------------------------------------------

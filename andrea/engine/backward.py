@@ -7,18 +7,19 @@ in one launch.
 
 from __future__ import annotations
 
+from andrea.engine.linear import Linear
 from andrea.engine.machine import Machine
 
 
-def backward(m: Machine) -> None:
+def backward(m: Machine, linear: Linear) -> None:
     """Go from the gradient of the logits, which is in ``logits``, to all parameters but the embeddings.
 
     Leaves the gradient of the embedding's output in ``dstream``.
     """
     head_backward(m)
     for i in reversed(range(m.layers)):
-        mlp_backward(m, i)
-        attention_backward(m, i)
+        mlp_backward(m, i, linear)
+        attention_backward(m, i, linear)
     if m.norms:
         shares, places = m.at("norm_shares"), m.at("norm_places")
         m.elementwise.layernorm_bwd_final(shares, m.at("gradients"), places, len(m.norms), m.N, m.C)
@@ -31,26 +32,26 @@ def head_backward(m: Machine) -> None:
     norm_backward(m, "final", "final.x", first=True)
 
 
-def mlp_backward(m: Machine, i: int) -> None:
+def mlp_backward(m: Machine, i: int, linear: Linear) -> None:
     """Through W_2, GELU, W_1 and the second norm."""
     layer, dstream, dhidden = f"layer{i}", m.at("dstream"), m.at("dhidden")
     m.product_gradient(m.at(f"{layer}.hidden"), dstream, m.gradient(f"{layer}.w_2"), m.N, m.F, m.C)
     pre = m.at(f"{layer}.preactivation")
     if m.fused_gelu_gradient:
-        m.product_transposed(dstream, m.weight(f"{layer}.w_2"), dhidden, m.N, m.C, m.F, aux=pre)
+        linear.backward(f"{layer}.w_2", dstream, dhidden, m.N, aux=pre)
     else:
-        m.product_transposed(dstream, m.weight(f"{layer}.w_2"), dhidden, m.N, m.C, m.F)
-        m.elementwise.gelu_bwd(dhidden, pre, dhidden, m.N * m.F)
+        linear.backward(f"{layer}.w_2", dstream, dhidden, m.N)
+        linear.gelu_gradient(f"{layer}.w_1", dhidden, pre, m.N)
     m.product_gradient(m.at(f"{layer}.ln2.y"), dhidden, m.gradient(f"{layer}.w_1"), m.N, m.C, m.F)
-    m.product_transposed(dhidden, m.weight(f"{layer}.w_1"), m.at("dbranch"), m.N, m.F, m.C)
+    linear.backward(f"{layer}.w_1", dhidden, m.at("dbranch"), m.N, cast=m.fused_gelu_gradient)
     norm_backward(m, f"{layer}.ln2", f"{layer}.x2")
 
 
-def attention_backward(m: Machine, i: int) -> None:
+def attention_backward(m: Machine, i: int, linear: Linear) -> None:
     """Through W_O, attention, W_Q W_K W_V and the first norm."""
     layer, dstream, dheads, dqkv = f"layer{i}", m.at("dstream"), m.at("dbranch"), m.at("dqkv")
     m.product_gradient(m.at(f"{layer}.heads"), dstream, m.gradient(f"{layer}.w_o"), m.N, m.C, m.C)
-    m.product_transposed(dstream, m.weight(f"{layer}.w_o"), dheads, m.N, m.C, m.C)
+    linear.backward(f"{layer}.w_o", dstream, dheads, m.N)
     m.attention.backward(
         m.at(f"{layer}.qkv"),
         m.at(f"{layer}.heads"),
@@ -63,7 +64,7 @@ def attention_backward(m: Machine, i: int) -> None:
         m.stream,
     )
     m.product_gradient(m.at(f"{layer}.ln1.y"), dqkv, m.gradient(f"{layer}.w_qkv"), m.N, m.C, 3 * m.C)
-    m.product_transposed(dqkv, m.weight(f"{layer}.w_qkv"), m.at("dbranch"), m.N, 3 * m.C, m.C)
+    linear.backward(f"{layer}.w_qkv", dqkv, m.at("dbranch"), m.N)
     norm_backward(m, f"{layer}.ln1", f"{layer}.x1")
 
 

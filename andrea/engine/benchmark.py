@@ -26,6 +26,7 @@ from andrea.types import Device, Precision
 
 #: Dense peak of the matrix units in TFLOP/s by (words in the card's name, operand type), as the maker prints it.
 DENSE_PEAK: dict[tuple[str, str], float] = {
+    ("H200", "e4m3"): 1979.0,
     ("H200", "bfloat16"): 989.0,
     ("H200", "float16"): 989.0,
     ("H200", "tf32"): 494.5,
@@ -200,7 +201,7 @@ def _measure(
 def _group(group: Any, device: Device, precision: Precision) -> dict[str, Any]:
     """Return a group of launches as plain numbers, with its share of the roof that bounds it, or None."""
     if group.operations:
-        peak = dense_peak(device.name, precision.multiply)
+        peak = dense_peak(device.name, "e4m3" if "e4m3->" in group.name else precision.multiply)
         roof = peak * 1e12 if peak else None
     else:
         roof = bandwidth(device.name) if group.bytes else None

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import evolve, frozen
 
-from andrea.engine import Buffer, EngineConfig
+from andrea.engine import Buffer, EngineConfig, fp8
 from andrea.engine.elementwise import CHUNK, STATE, Elementwise, Tensor, chunk_table
 from andrea.engine.gemm import WORKSPACE_BYTES
 from andrea.engine.model import ModelConfig, layout, parameter_count
@@ -150,6 +150,7 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
     else:
         _plan_one_layer(plan, config, precision.storage)
     _plan_head(plan, config, precision.storage)
+    fp8.plan_buffers(plan, config, precision)
     plan.add("gemm_workspace", "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
     return plan
 

@@ -24,8 +24,8 @@ from attrs import asdict, frozen
 from andrea.errors import AndreaError
 from andrea.resources import kernels_folder
 
-#: Lowest compute capability that can run a precision: bf16 and tf32 need the tensor cores of sm_80.
-SUPPORT: dict[str, tuple[int, int]] = {"fp32": (7, 5), "tf32": (8, 0), "fp16": (7, 5), "bf16": (8, 0)}
+#: Lowest compute capability that can run a precision: bf16 and tf32 need the tensor cores of sm_80, fp8 those of sm_89.
+SUPPORT: dict[str, tuple[int, int]] = {"fp32": (7, 5), "tf32": (8, 0), "fp16": (7, 5), "bf16": (8, 0), "fp8": (8, 9)}
 
 #: Architectures that the kernels are compiled for in CI.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")

@@ -28,7 +28,7 @@ PROPOSALS = 48
 # Split-K may add its parts in the compute type (2) or the output type (4), out of place; in place (1) means atomics.
 REDUCTIONS = 2 | 4
 
-DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType
+DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 14, "e4m3": 28, "e5m2": 29}  # cudaDataType
 COMPUTE_FLOAT32, COMPUTE_TF32 = 68, 77  # cublasComputeType
 SUPPORTED = 15  # CUBLAS_STATUS_NOT_SUPPORTED
 
@@ -46,13 +46,15 @@ class Problem:
     lda, ldb, ldd
         Elements from one stored row to the next.
     operand, result
-        Storage types of A and B, and of D.
+        Storage types of A and B, and of D. Operands of 8 bits, ``e4m3`` or ``e5m2``, are multiplied by a factor each.
     tf32
         Multiply float32 operands in tf32.
     accumulate
         D += instead of D =.
     epilogue
         ``""``; ``gelu``: D = gelu(product), and the product itself goes to `aux`; ``dgelu``: D = product x gelu'(aux).
+    operand_b
+        Storage type of B where it is not that of A.
     """
 
     m: int
@@ -68,13 +70,19 @@ class Problem:
     tf32: bool = False
     accumulate: bool = False
     epilogue: str = ""
+    operand_b: str = ""
+
+    @property
+    def eight_bit(self) -> bool:
+        """Whether operands have 8 bits, and factors."""
+        return self.operand in ("e4m3", "e5m2")
 
     @property
     def key(self) -> str:
         """Name of the problem in tables, for instance ``65536x2304x768 nn bfloat16->bfloat16``."""
         letters = "nt"[self.transpose_a] + "nt"[self.transpose_b]
         leads = f"{self.lda},{self.ldb},{self.ldd}"
-        multiply = "tf32" if self.tf32 else self.operand
+        multiply = "tf32" if self.tf32 else "x".join(filter(None, (self.operand, self.operand_b)))
         tail = (" +=" if self.accumulate else "") + (f" {self.epilogue}" if self.epilogue else "")
         return f"{self.m}x{self.n}x{self.k} {letters} {leads} {multiply}->{self.result}{tail}"
 
@@ -84,6 +92,7 @@ class Problem:
         return 2 * self.m * self.n * self.k
 
 
+Scales = tuple[int, int]  # addresses of what codes of A and of B are multiplied by
 Table = dict[str, dict[str, str]]  # card and library -> problem -> algorithm as hexadecimal text
 
 
@@ -112,29 +121,31 @@ class Matmul:
         lt = library.lt
         layouts = _column_layouts(problem)
         self._layouts = [lt.matrix_layout_create(*layout) for layout in layouts]
-        self._descriptors: dict[int, int] = {}
+        self._descriptors: dict[tuple[int, Scales], int] = {}
         self._alpha = ctypes.c_float(1)
         self._beta = ctypes.c_float(1 if problem.accumulate else 0)
-        self.last: tuple[int, int, int, int, int] | None = None
+        self.last: tuple[int, int, int, int, int, Scales] | None = None
         self.algorithm = library.choose(self)
 
-    def descriptor(self, aux: int = 0) -> int:
-        """Return the operation's descriptor; the epilogue's second matrix is part of it."""
-        if aux not in self._descriptors:
-            self._descriptors[aux] = self._library.describe(self.problem, aux)
-        return self._descriptors[aux]
+    def descriptor(self, aux: int = 0, scales: Scales = (0, 0)) -> int:
+        """Return the operation's descriptor; the epilogue's second matrix and the factors of A and B are part of it."""
+        if (aux, scales) not in self._descriptors:
+            self._descriptors[aux, scales] = self._library.describe(self.problem, aux, scales)
+        return self._descriptors[aux, scales]
 
-    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
-        """Launch on `stream`; a, b, d, aux are device addresses."""
-        self.last = (a, b, d, stream, aux)
-        self.launch(self.algorithm.ctypes.data, a, b, d, stream, aux)
+    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0, scales: Scales = (0, 0)) -> None:
+        """Launch on `stream`; a, b, d, aux and the factors of A and B, float32, are device addresses."""
+        self.last = (a, b, d, stream, aux, scales)
+        self.launch(self.algorithm.ctypes.data, a, b, d, stream, aux, scales)
 
-    def launch(self, algorithm: int, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
+    def launch(
+        self, algorithm: int, a: int, b: int, d: int, stream: int, aux: int = 0, scales: Scales = (0, 0)
+    ) -> None:
         """Launch with the algorithm at an address, for tuning."""
         first, second, result = self._layouts
         self._library.lt.matmul(
             self._library.handle,
-            self.descriptor(aux),
+            self.descriptor(aux, scales),
             ctypes.addressof(self._alpha),
             b,
             first,
@@ -153,24 +164,25 @@ class Matmul:
 
     def proposals(self) -> Any:
         """Return the library's proposals, best guess first, as an array of its result records."""
-        return self._library.proposals(self.descriptor(self._library.workspace), self._layouts)
+        somewhere = self._library.workspace
+        return self._library.proposals(self.descriptor(somewhere, (somewhere, somewhere)), self._layouts)
 
 
 def _column_layouts(problem: Problem) -> list[tuple[int, int, int, int]]:
     """Return (type, rows, columns, leading dimension) of cuBLASLt's A, B and D."""
     p = problem
-    operand, result = DATA_TYPES[p.operand], DATA_TYPES[p.result]
+    operand_a, operand_b, result = (DATA_TYPES[one] for one in (p.operand, p.operand_b or p.operand, p.result))
     return [
-        (operand, *((p.k, p.n) if p.transpose_b else (p.n, p.k)), p.ldb),
-        (operand, *((p.m, p.k) if p.transpose_a else (p.k, p.m)), p.lda),
+        (operand_b, *((p.k, p.n) if p.transpose_b else (p.n, p.k)), p.ldb),
+        (operand_a, *((p.m, p.k) if p.transpose_a else (p.k, p.m)), p.lda),
         (result, p.n, p.m, p.ldd),
     ]
 
 
 class Product(Protocol):
-    """A prepared product: launches on a stream; addresses of A, B, D and of the epilogue's second matrix."""
+    """A prepared product: launches on a stream; addresses of A, B, D, the epilogue's second matrix, and factors."""
 
-    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
+    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0, scales: Scales = (0, 0)) -> None:
         """Launch."""
 
 
@@ -228,8 +240,12 @@ class CublasLt:
             self._prepared[problem] = Matmul(self, problem)
         return self._prepared[problem]
 
-    def describe(self, problem: Problem, aux: int) -> int:
-        """Make an operation descriptor."""
+    def describe(self, problem: Problem, aux: int, scales: Scales = (0, 0)) -> int:
+        """Make an operation descriptor.
+
+        Sums of a forward in 8 bits are left to the tensor cores, which keep some 14 bits of them; those of a gradient
+        are carried on in float32 at every few steps of k.
+        """
         attributes, epilogues = self.lt.MatmulDescAttribute, self.lt.Epilogue
         descriptor: int = self.lt.matmul_desc_create(COMPUTE_TF32 if problem.tf32 else COMPUTE_FLOAT32, 0)
         set_attribute = functools.partial(self._set, self.lt.matmul_desc_set_attribute, descriptor)
@@ -240,6 +256,11 @@ class CublasLt:
             set_attribute(attributes.EPILOGUE, kind, np.int32)
             set_attribute(attributes.EPILOGUE_AUX_POINTER, aux, np.uint64)
             set_attribute(attributes.EPILOGUE_AUX_LD, problem.ldd, np.int64)
+        if problem.eight_bit:
+            of_a, of_b = scales
+            set_attribute(attributes.A_SCALE_POINTER, of_b, np.uint64)
+            set_attribute(attributes.B_SCALE_POINTER, of_a, np.uint64)
+            set_attribute(attributes.FAST_ACCUM, problem.operand == "e4m3", np.int8)
         return descriptor
 
     def proposals(self, descriptor: int, layouts: list[int]) -> Any:
@@ -323,6 +344,10 @@ def open_gemms(wanted: str, device: Device, precision: Precision, architecture: 
     """
     if wanted not in ("auto", "cublaslt", "own"):
         raise AndreaError(f"engine.gemm is {wanted!r}", "it may be auto, cublaslt or own")
+    if precision.fp8:
+        if wanted == "own":
+            raise AndreaError(f"engine.gemm own has no products for precision {precision.name}", "leave it at auto")
+        wanted = "cublaslt"
     if wanted != "own":
         try:
             return CublasLt(device.name, read_table())

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, field
 
-from andrea.engine import EngineConfig, check_switches
+from andrea.engine import EngineConfig, check_switches, fp8
 from andrea.engine.attention import HEAD_DIMS, Attention, type_macros
 from andrea.engine.buffers import (
     Arena,
@@ -188,6 +188,8 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
             else f"d_model must be a multiple of {HEAD_DIMS[0]}",
         )
     needed = (8, 0) if "bfloat16" in (precision.storage, precision.multiply) or precision.multiply == "tf32" else (7, 5)
+    if precision.fp8:
+        needed = (8, 9)
     if device.capability < needed:
         raise AndreaError(
             f"precision {precision.name} needs a card of compute capability {needed[0]}.{needed[1]}; "
@@ -207,7 +209,8 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     """Compile, load, plan and allocate in the current context."""
     architecture = architecture_of(device.capability)
     plan = check_fits(config, usable_memory(config), lambda one: plan_memory(one, precision))
-    kernels = Kernels(compile_kernels([*FILES, *OWN_FILES], type_macros(precision), architecture))
+    files = [*FILES, *OWN_FILES, *(fp8.FILES if fp8.products_of(config, precision) else ())]
+    kernels = Kernels(compile_kernels(files, type_macros(precision), architecture))
     stream = int(check(driver().cuStreamCreate(STREAM_NON_BLOCKING), "cuStreamCreate"))
     attention = Attention(config.model.head_dim, config.model.n_head, precision, architecture)
     gemms = open_gemms(str(config.options.get("gemm", "auto")), device, precision, architecture)
@@ -232,10 +235,13 @@ def fused_gelu(config: EngineConfig, precision: Precision, gemms: Gemms) -> tupl
 
     Where a separate pass costs more than the epilogue, by measurement: in 16 bits always in the forward, and in the
     backward from a width of 512 up. In float32 and tf32 the separate kernels are exact, and rounding the operands is
-    part of them.
+    part of them; with operands of 8 bits they make the next product's operand as well.
     """
     wanted = config.options.get("fused_gelu")
     if wanted is not None:
         return bool(wanted), bool(wanted)
     half = precision.storage != "float32" and gemms.name == "cuBLASLt"
-    return half, half and config.model.d_model >= 512
+    eight_bit = fp8.products_of(config, precision)
+    forward = half and not {"w_1.y", "w_2.y"} & set(eight_bit)
+    backward = half and not {"w_1.dx", "w_2.dx"} & set(eight_bit)
+    return forward, backward and config.model.d_model >= 512

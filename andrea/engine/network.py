@@ -106,7 +106,7 @@ def _norm_bwd(
     return op.k_layernorm_bwd(dy_BTC, saved.x, saved.mean, saved.rstd, gamma_C, dgamma_C, dbeta_C)
 
 
-def block_forward(x_BTC: Array, w: Layer, n_head: int) -> tuple[Array, SavedBlock]:
+def block_forward(x_BTC: Array, w: Layer, n_head: int, op: Any = op) -> tuple[Array, SavedBlock]:
     """Return x + attn(LN(x)), then that + mlp(LN(that)), and what the backward needs."""
     norm_1 = _norm(x_BTC, w.gamma_1, w.beta_1)
     qkv_3BTC = op.k_attn_qkv_fwd(norm_1.y, w.w_qkv)
@@ -117,7 +117,7 @@ def block_forward(x_BTC: Array, w: Layer, n_head: int) -> tuple[Array, SavedBloc
     return op.k_residual_add(middle_BTC, out_BTC), SavedBlock(norm_1, qkv_3BTC, y_BTC, lse_BHT, norm_2, pre_BTF)
 
 
-def block_backward(dout_BTC: Array, saved: SavedBlock, w: Layer, dw: Layer, n_head: int) -> Array:
+def block_backward(dout_BTC: Array, saved: SavedBlock, w: Layer, dw: Layer, n_head: int, op: Any = op) -> Array:
     """Return the gradient of the block's input; add the gradients of its tensors to `dw`."""
     dnormed_BTC = op.k_mlp_bwd(dout_BTC, saved.norm_2.y, saved.pre, w.w_1, w.w_2, dw.w_1, dw.w_2)
     dbranch_BTC = _norm_bwd(dnormed_BTC, saved.norm_2, w.gamma_2, dw.gamma_2, dw.beta_2)
@@ -126,7 +126,8 @@ def block_backward(dout_BTC: Array, saved: SavedBlock, w: Layer, dw: Layer, n_he
     dqkv_3BTC = op.k_attn_bwd(dy_BTC, saved.qkv, saved.y, saved.lse, n_head)
     dnormed_BTC = op.k_attn_qkv_bwd(dqkv_3BTC, saved.norm_1.y, w.w_qkv, dw.w_qkv)
     dbranch_BTC = _norm_bwd(dnormed_BTC, saved.norm_1, w.gamma_1, dw.gamma_1, dw.beta_1)
-    return op.k_residual_add_bwd(dbranch_BTC, dmiddle_BTC)
+    dx_BTC: Array = op.k_residual_add_bwd(dbranch_BTC, dmiddle_BTC)
+    return dx_BTC
 
 
 def row_losses(inputs_BT: Array, targets_BT: Array, w: Tensors, model: ModelConfig) -> Array:
@@ -139,23 +140,33 @@ def row_losses(inputs_BT: Array, targets_BT: Array, w: Tensors, model: ModelConf
 
 
 def add_gradients(
-    inputs_BT: Array, targets_BT: Array, w: Tensors, dw: Tensors, model: ModelConfig, scale: float
+    inputs_BT: Array,
+    targets_BT: Array,
+    w: Tensors,
+    dw: Tensors,
+    model: ModelConfig,
+    scale: float,
+    op: Any = op,
 ) -> Array:
-    """Return the mean loss of each row, (B,), and add the gradient of `scale` x (sum of all losses) to `dw`."""
+    """Return the mean loss of each row, (B,), and add the gradient of `scale` x (sum of all losses) to `dw`.
+
+    `op` has the operations; `andrea.engine.operations8` has some that round their operands.
+    """
     x_BTC = op.k_embed_fwd(inputs_BT, w.embed, w.position)
     saved = []
     for layer in w.layers:
-        x_BTC, kept = block_forward(x_BTC, layer, model.n_head)
+        x_BTC, kept = block_forward(x_BTC, layer, model.n_head, op)
         saved.append(kept)
     final = _norm(x_BTC, w.final_gamma, w.final_beta)
     logits_BTV = op.k_head_fwd(final.y, w.head)
+    losses_B: Array
     losses_B, lse_BT = op.k_loss_fwd(logits_BTV, targets_BT)
 
     dlogits_BTV = op.k_loss_bwd(logits_BTV, targets_BT, lse_BT, scale)
     dnormed_BTC = op.k_head_bwd(dlogits_BTV, final.y, w.head, dw.head)
     dx_BTC = _norm_bwd(dnormed_BTC, final, w.final_gamma, dw.final_gamma, dw.final_beta)
     for layer, dlayer in zip(reversed(w.layers), reversed(dw.layers), strict=True):
-        dx_BTC = block_backward(dx_BTC, saved.pop(), layer, dlayer, model.n_head)
+        dx_BTC = block_backward(dx_BTC, saved.pop(), layer, dlayer, model.n_head, op)
     op.k_embed_bwd(dx_BTC, inputs_BT, dw.embed, dw.position)
     return losses_B
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
 Array = npt.NDArray[Any]
 
@@ -386,6 +387,129 @@ def k_adamw(
         if decay:
             w *= 1 - rate * decay
         w -= move
+
+
+# -- operands of 8 bits ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class Float8:
+    """A float of 8 bits: sign, exponent and `fraction` bits of fraction; the largest value is 1.75 x 2^top.
+
+    E4M3 has one NaN a sign and no infinity, E5M2 has both as IEEE floats do (Micikevicius et al. 2022, "FP8 formats for
+    deep learning").
+    """
+
+    name: str
+    fraction: int
+    bias: int
+    top: int
+
+    @property
+    def largest(self) -> float:
+        """The largest finite value."""
+        return math.ldexp(1.75, self.top)
+
+
+E4M3, E5M2 = Float8("e4m3", 3, 7, 8), Float8("e5m2", 2, 15, 15)
+FP8_HISTORY = 16
+"""Updates whose largest magnitudes decide a scale."""
+
+
+def round_float8(x: Array, kind: Float8) -> Array:
+    """Return the nearest values of 8 bits, of two equally near the even one; what is too large becomes the largest."""
+    _, exponent = np.frexp(x)  # |x| lies in [2^(exponent - 1), 2^exponent); below the normal numbers the step stays
+    step = np.ldexp(np.ones((), dtype=x.dtype), np.maximum(exponent, 2 - kind.bias) - 1 - kind.fraction)
+    rounded: Array = np.clip(np.rint(x / step) * step, -kind.largest, kind.largest)
+    return rounded
+
+
+def decode_float8(codes: npt.NDArray[np.uint8], kind: Float8) -> npt.NDArray[np.float32]:
+    """Return the values of codes."""
+    fraction = (codes & ((1 << kind.fraction) - 1)).astype(np.float32) / (1 << kind.fraction)
+    exponent = (codes & 0x7F).astype(np.int32) >> kind.fraction
+    values = np.ldexp(fraction + (exponent > 0), np.maximum(exponent, 1) - kind.bias).astype(np.float32)
+    if kind.bias == E5M2.bias:
+        values[exponent == 31] = np.where(fraction[exponent == 31] == 0, np.inf, np.nan)
+    else:
+        values[(codes & 0x7F) == 0x7F] = np.nan
+    signed: npt.NDArray[np.float32] = np.where(codes & 0x80, -values, values)
+    return signed
+
+
+def encode_float8(x: Array, kind: Float8) -> npt.NDArray[np.uint8]:
+    """Return the codes of `round_float8`; NaN is 0x7F."""
+    finite = decode_float8(np.arange(128, dtype=np.uint8), kind)
+    finite = finite[np.isfinite(finite)]  # ascending, as codes without their sign are
+    rounded = round_float8(x, kind)
+    codes = np.searchsorted(finite, np.abs(rounded)) + 0x80 * np.signbit(rounded)
+    return np.where(np.isnan(x), 0x7F, codes).astype(np.uint8)
+
+
+def fp8_scale(amax: float, top: int) -> float:
+    """Return the largest power of two by which `amax` may be multiplied and be at most 1.75 x 2^top; 1 for 0."""
+    if amax == 0:
+        return 1.0
+    fraction, exponent = math.frexp(amax)
+    return math.ldexp(1.0, min(max(top + 1 - exponent - (fraction > 0.875), -100), 100))
+
+
+def k_fp8_e4m3(x: Array, factor: float) -> tuple[npt.NDArray[np.uint8], float]:
+    """Return the codes of x factor, and the largest magnitude of x."""
+    return encode_float8(x * factor, E4M3), float(np.abs(x).max())
+
+
+def k_fp8_e5m2(x: Array, factor: float) -> tuple[npt.NDArray[np.uint8], float]:
+    """Return the codes of x factor, and the largest magnitude of x."""
+    return encode_float8(x * factor, E5M2), float(np.abs(x).max())
+
+
+def k_fp8_gelu_fwd(pre: Array, factor: float) -> tuple[Array, npt.NDArray[np.uint8], float]:
+    """Return gelu(pre), and what `k_fp8_e4m3` makes of it."""
+    act = _gelu(pre)
+    return act, *k_fp8_e4m3(act, factor)
+
+
+def k_fp8_gelu_bwd(dact: Array, pre: Array, factor: float) -> tuple[Array, npt.NDArray[np.uint8], float]:
+    """Return dact gelu'(pre), and what `k_fp8_e5m2` makes of it."""
+    dpre = dact * _gelu_and_slope(pre)[1]
+    return dpre, *k_fp8_e5m2(dpre, factor)
+
+
+def k_fp8_scales(history_SH: Array, amax_S: Array, forwards: int, applied: int, record: bool) -> Array:
+    """Return the scales (S, 2), factor and inverse, of the next step.
+
+    Parameters
+    ----------
+    history_SH
+        Largest magnitudes of the last H = 16 updates; update number n lies in column n % 16.
+    amax_S
+        Those of this step, over all its micro-batches; left at 0.
+    forwards
+        The first so many tensors are E4M3, the others E5M2. Both stay an octave below what would just fit.
+    applied
+        Number of the update.
+    record
+        Whether this step enters the history: not when its update was skipped, nor when a history was just loaded.
+    """
+    if record:
+        history_SH[:, applied % FP8_HISTORY] = amax_S
+    amax_S[:] = 0
+    tops = [E4M3.top if s < forwards else E5M2.top for s in range(len(amax_S))]
+    factors_S = [fp8_scale(float(row.max()), top - 1) for row, top in zip(history_SH, tops, strict=True)]
+    return np.array([(one, 1 / one) for one in factors_S], dtype=np.float32).reshape(-1, 2)
+
+
+def k_fp8_weights_amax(weights_CF: Array) -> float:
+    """Return the largest magnitude of a matrix."""
+    return float(np.abs(weights_CF).max())
+
+
+def k_fp8_weights(weights_CF: Array, amax: float) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], float]:
+    """Return the codes (C, F) of a matrix, those of its transpose (F, C), and their factor."""
+    factor = fp8_scale(amax, E4M3.top)
+    codes_CF = encode_float8(weights_CF * factor, E4M3)
+    return codes_CF, np.ascontiguousarray(codes_CF.T), factor
 
 
 # -- pieces of the above ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from andrea.engine.attention import type_macros
 from andrea.engine.compiler import capability_of, compile_kernels
-from andrea.engine.gemm import WORKSPACE_BYTES, Problem
+from andrea.engine.gemm import WORKSPACE_BYTES, Problem, Scales
 from andrea.engine.launcher import Kernel, Kernels
 from andrea.types import Precision
 
@@ -55,8 +55,8 @@ class OwnProduct:
         self._grid = (-(-problem.m // TILE) * -(-problem.n // TILE), self._split.parts)
         library.used[problem.key] = f"k_gemm_{letters} in {self._split.parts} parts of {self._split.length}"
 
-    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0) -> None:
-        """Launch on `stream`; a, b, d, aux are device addresses."""
+    def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0, scales: Scales = (0, 0)) -> None:
+        """Launch on `stream`; a, b, d, aux are device addresses. Operands of these types have no factors."""
         p, library, split = self._problem, self._library, self._split
         parts = library.workspace if split.parts > 1 else 0
         output = (int(p.result == "float32"), int(p.accumulate))

@@ -19,11 +19,13 @@ from andrea.engine.buffers import Pinned
 from andrea.engine.compiler import architecture_of, compiler_version, kernel_digest
 from andrea.engine.elementwise import STATE, initial_state
 from andrea.engine.forward import forward
+from andrea.engine.fp8 import open_linear, products_of
 from andrea.engine.gemm import CublasLt, Table
 from andrea.engine.generate import Decoder
 from andrea.engine.graph import Graph
 from andrea.engine.kernel_times import LaunchGroup, time_launches
 from andrea.engine.launcher import check, download, driver, upload
+from andrea.engine.linear import Linear
 from andrea.engine.machine import build_machine, check_support, current_context
 from andrea.engine.model import initial_weights
 from andrea.engine.optimizer import clip, embedding_gradient, loss_gradient, refresh_working_weights, update
@@ -83,7 +85,8 @@ class CudaEngine:
         except Exception:
             check(self._driver.cuDevicePrimaryCtxRelease(device.index), "cuDevicePrimaryCtxRelease")
             raise
-        self._flat = FLAT if config.training else ("weights",)
+        self._linear = open_linear(self._machine)
+        self._flat = (*FLAT, *self._linear.state) if config.training else ("weights",)
         arena = self._machine.arena
         self._inputs = Pinned(arena, "ids", "learning_rate")
         self._results = Pinned(arena, "row_losses", "train_state")
@@ -96,6 +99,7 @@ class CudaEngine:
         self._marks = [self._events[1:3], self._events[3:5]]  # begin and end of the last step and of the one before
         self._steps, self._host_ms = 0, 0.0
         self._graph: Graph | None = None
+        self._first: Graph | None = None
         self._update: Graph | None = None
         self._evaluation: Graph | None = None
         self._scale_of_step = precision.loss_scale
@@ -134,7 +138,10 @@ class CudaEngine:
         self._take(inputs, targets, rate)
         self._marks.reverse()
         self._mark(self._marks[0][0])
-        self._run(self._graph, self._record)
+        if self._linear.ready:
+            self._run(self._graph, self._record)
+        else:
+            self._run(self._first, self._record_first)
         self._results.copy_out(self._machine.stream)
         self._mark(self._known)
         self._run(self._update, self._apply)
@@ -157,6 +164,7 @@ class CudaEngine:
             bool(state["skipped"]),
             float(state["loss_scale"]),
         )
+        self._linear.ready |= not skipped
         after = self._probe(probes)
         pairs = {name: (loss, after[name]) for name, loss in before.items()}
         self._steps += 1
@@ -190,18 +198,26 @@ class CudaEngine:
 
     def _record(self) -> None:
         """Launch a step up to what the host wants to know of it: all micro-batches, norm and clipping factor."""
+        self._launch_gradients(self._linear)
+
+    def _record_first(self) -> None:
+        """Launch the same for a step that some layer products must learn from before they are as they will be."""
+        self._launch_gradients(self._linear.first())
+
+    def _launch_gradients(self, linear: Linear) -> None:
         m = self._machine
         m.zero("gradients")
         for micro in range(self.config.accumulation):
             ids, targets = m.at("ids", micro * m.N), m.at("targets", micro * m.N)
-            forward(m, ids, m.B)
+            forward(m, ids, m.B, linear)
             loss_gradient(m, targets, m.at("row_losses", micro * m.B))
-            backward(m)
+            backward(m, linear)
             embedding_gradient(m, ids)
         clip(m)
 
     def _apply(self) -> None:
         update(self._machine)
+        self._linear.follow_update()
 
     def _run(self, graph: Graph | None, launches: Callable[[], None]) -> None:
         """Do what a graph holds; launch by launch where there is none."""
@@ -214,6 +230,8 @@ class CudaEngine:
         """Launch everything once on zeros, so that code is loaded and products are prepared, then record the graphs."""
         self._place({}, self._fresh_state())
         if self.config.training:
+            if not self._linear.ready:
+                self._record_first()
             self._record()
             self._apply()
         self._evaluate_batch()
@@ -228,15 +246,17 @@ class CudaEngine:
         if self.config.training:
             self._graph = Graph(self._machine.stream, self._record)
             self._update = Graph(self._machine.stream, self._apply)
+        if self._linear.state:
+            self._first = Graph(self._machine.stream, self._record_first)
         self._evaluation = Graph(self._machine.stream, self._evaluate_batch)
 
     def _close_graphs(self) -> None:
         """Give the graphs back; what follows is launched one by one."""
         self._decoder.close_graphs()
-        for graph in (self._graph, self._update, self._evaluation):
+        for graph in (self._graph, self._first, self._update, self._evaluation):
             if graph is not None:
                 graph.close()
-        self._graph = self._update = self._evaluation = None
+        self._graph = self._first = self._update = self._evaluation = None
 
     def _probe(self, probes: Mapping[str, tuple[Tokens, Tokens]] | None) -> dict[str, float]:
         measured = {name: sum_losses(self.evaluate(*rows), rows[1]) for name, rows in (probes or {}).items()}
@@ -343,7 +363,8 @@ class CudaEngine:
         """Return copies of everything that training needs; see `Engine.export_state`.
 
         With a dynamic loss scale also ``loss_scale``, float32 (1,), and ``loss_scale_growth``, int64 (1,): updates
-        since it last changed.
+        since it last changed. With products in 8 bits ``fp8_history``, float32 (S, 16): the largest magnitudes of what
+        is cast, of the update number n in column n % 16.
         """
         self._use_card()
         state: dict[str, npt.NDArray[Any]] = {}
@@ -369,7 +390,8 @@ class CudaEngine:
             When a key, shape or type does not fit; then nothing has changed.
         """
         self._use_card()
-        expected = dict.fromkeys(self._flat, (self._machine.arena.plan["weights"].shape, "float32"))
+        plan = self._machine.arena.plan
+        expected = {name: (plan[name].shape, "float32") for name in self._flat}
         if self.config.training:
             expected |= {"applied_updates": ((1,), "int64")}
             if self.precision.loss_scale != 1:
@@ -389,18 +411,19 @@ class CudaEngine:
     def _fresh_state(self) -> npt.NDArray[Any]:
         return initial_state(self.precision.loss_scale)
 
-    def _place(self, flat: Mapping[str, npt.NDArray[Any]], held: npt.NDArray[Any]) -> None:
+    def _place(self, given: Mapping[str, npt.NDArray[Any]], held: npt.NDArray[Any]) -> None:
         """Write state to the card, zeros where nothing is given, and make the working weights from it."""
         self._wait()
         m = self._machine
         for name in self._flat:
-            if name in flat:
-                upload(m.at(name), flat[name])
+            if name in given:
+                upload(m.at(name), given[name])
             else:
                 m.zero(name)
         upload(m.at("train_state"), held)
         check(self._driver.cuCtxSynchronize(), "cuCtxSynchronize")  # uploads do not run on the engine's stream
         refresh_working_weights(m)
+        self._linear.begin(given)
         self._wait()
         self._state[...] = held
 
@@ -429,6 +452,7 @@ class CudaEngine:
             "gemm": f"{m.gemms.name} {m.gemms.version}",
             "gemm_algorithms": hashlib.sha256(algorithms.encode()).hexdigest(),
             "fused_gelu": f"{m.fused_gelu} {m.fused_gelu_gradient}",
+            "fp8": " ".join(products_of(self.config, self.precision)),
         }
 
     def close(self) -> None:
