@@ -418,9 +418,10 @@ FP8_HISTORY = 16
 
 def round_float8(x: Array, kind: Float8) -> Array:
     """Return the nearest values of 8 bits, of two equally near the even one; what is too large becomes the largest."""
+    x = np.clip(x, -kind.largest, kind.largest)
     _, exponent = np.frexp(x)  # |x| lies in [2^(exponent - 1), 2^exponent); below the normal numbers the step stays
     step = np.ldexp(np.ones((), dtype=x.dtype), np.maximum(exponent, 2 - kind.bias) - 1 - kind.fraction)
-    rounded: Array = np.clip(np.rint(x / step) * step, -kind.largest, kind.largest)
+    rounded: Array = np.rint(x / step) * step
     return rounded
 
 

@@ -71,6 +71,17 @@ def test_state_is_float32_in_every_precision(precision):
     assert plan["layer1.preactivation"].dtype == precision.storage
 
 
+def test_products_in_8_bits_are_planned_by_width():
+    """A byte for each weight of a product, both orders where both are wanted; a narrower model has no buffer more."""
+    eight = evolve(BF16, name="fp8", fp8={64: ("w_1.y", "w_2.y", "w_1.dx")})
+    plan, C, L = plan_memory(SMALL, eight), SMALL.model.d_model, SMALL.model.n_layer
+    assert plan["fp8_weights"].bytes == L * 3 * 4 * C * C
+    assert plan["fp8_history"].shape == (3 * L, 16)
+    assert plan["fp8_scales"].shape == (3 * L + 2 * L, 2)
+    assert plan["fp8_operand"].shape == (SMALL.batch_size * SMALL.model.context, 4 * C)
+    assert list(plan_memory(SMALL, evolve(eight, fp8={65: ("w_1.y",)}))) == list(plan_memory(SMALL, BF16))
+
+
 def test_plan_grows_with_batch_not_with_accumulation():
     """More rows at once cost memory; more micro-batches cost only their tokens."""
     base = plan_memory(SMALL, BF16).total

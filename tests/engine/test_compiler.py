@@ -16,10 +16,12 @@ MACROS = {
     "tf32": {"ANDREA_STORAGE": "float", "ANDREA_MULTIPLY": "tf32"},
     "fp16": {"ANDREA_STORAGE": "half", "ANDREA_MULTIPLY": "half"},
     "bf16": {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"},
+    "fp8": {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"},
 }
 ELEMENTWISE = ["adamw", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual", "zero"]
 # Every precision on Hopper, the oldest and the newest card; `andrea kernels --compile --arch all` compiles every cell.
 CELLS = [(precision, "sm_90a") for precision in SUPPORT] + [("fp16", "sm_75"), ("bf16", "sm_120")]
+CELLS += [("fp8", "sm_89"), ("fp8", "sm_120")]
 TINY = """#include "types.cuh"
 extern "C" __global__ void k_copy(const storage* in, storage* out, int64 n) {
   if (blockIdx.x * 32LL + threadIdx.x < n) out[blockIdx.x * 32LL + threadIdx.x] = in[blockIdx.x * 32LL + threadIdx.x];
@@ -38,7 +40,8 @@ def tiny(tmp_path):
 @pytest.mark.parametrize(("precision", "architecture"), CELLS)
 def test_element_wise_kernels_compile_without_spills_or_stack(precision, architecture, tmp_path):
     """No kernel touches memory that its text does not name, on any card and in any precision."""
-    for cubin in compile_kernels(ELEMENTWISE, MACROS[precision], architecture, cache=tmp_path):
+    files = ["fp8"] if precision == "fp8" else ELEMENTWISE
+    for cubin in compile_kernels(files, MACROS[precision], architecture, cache=tmp_path):
         assert cubin.kernels
         for kernel in cubin.kernels:
             assert (kernel.stack_frame, kernel.spill_stores, kernel.spill_loads) == (0, 0, 0), kernel

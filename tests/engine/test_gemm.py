@@ -25,6 +25,7 @@ class Library(types.ModuleType):
         """As in the library."""
 
         TRANSA, TRANSB, EPILOGUE, EPILOGUE_AUX_POINTER, EPILOGUE_AUX_LD = range(5)
+        A_SCALE_POINTER, B_SCALE_POINTER, FAST_ACCUM = range(5, 8)
 
     class MatmulPreferenceAttribute(IntEnum):
         """As in the library."""
@@ -156,6 +157,33 @@ def test_epilogue_has_a_descriptor_for_each_second_matrix(library):
     assert library.attributes[one][2] == Library.Epilogue.GELU_AUX
 
 
+@pytest.mark.parametrize(("operand", "fast"), [("e4m3", 1), ("e5m2", 0)])
+def test_operands_of_8_bits_lie_along_k_and_have_factors(library, operand, fast):
+    """The library takes nothing but T N: rows of both are as long as k. Factors change places as their operands do."""
+    problem = Problem(5, 32, 16, False, True, 16, 16, 32, operand, "bfloat16", operand_b="e4m3")
+    product = CublasLt("Card", {}).prepare(problem)
+    weights, rows, result = library.layouts[-3:]
+    assert weights == (28, 16, 32, 16)
+    assert rows == ({"e4m3": 28, "e5m2": 29}[operand], 16, 5, 16)
+    assert result == (14, 32, 5, 32)
+    for scales in ((800, 900), (804, 900), (800, 900)):
+        product(1, 2, 3, 4, scales=scales)
+    one, two, three = (launch[0] for launch in library.launches)
+    assert one == three != two
+    asked = library.attributes[one]
+    kind = Library.MatmulDescAttribute
+    assert (asked[kind.TRANSA], asked[kind.TRANSB]) == (1, 0)
+    assert (asked[kind.A_SCALE_POINTER], asked[kind.B_SCALE_POINTER]) == (900, 800)
+    assert asked[kind.FAST_ACCUM] == fast
+
+
+def test_other_operands_have_no_factors(library):
+    """Nothing of 8 bits is asked for where there are none: the library would refuse it."""
+    product = CublasLt("Card", {}).prepare(PLAIN)
+    product(1, 2, 3, 4)
+    assert set(library.attributes[library.launches[-1][0]]) == {0, 1}
+
+
 def test_first_proposal_is_taken_and_recorded(library):
     """Without a table the first proposal is used, and the record says which."""
     gemms = CublasLt("Card", {})
@@ -204,7 +232,8 @@ def test_problem_without_an_algorithm_is_an_error(library):
 def test_problems_have_names_of_their_own():
     """Whatever changes the product changes its key in the table."""
     changes = [{"m": 6}, {"transpose_a": True}, {"lda": 9}, {"tf32": True}, {"accumulate": True}, {"epilogue": "gelu"}]
-    changes += [{"result": "float32"}, {"operand": "float16"}]
+    changes += [{"result": "float32"}, {"operand": "float16"}, {"operand": "e5m2", "operand_b": "e4m3"}]
+    changes += [{"operand": "e4m3", "operand_b": "e4m3"}]
     keys = {PLAIN.key} | {evolve(PLAIN, **change).key for change in changes}
     assert len(keys) == len(changes) + 1
 
@@ -225,3 +254,15 @@ def test_missing_library_falls_back_unless_it_was_asked_for(monkeypatch):
     with pytest.raises(AndreaError, match="cannot be loaded") as error:
         open_gemms("cublaslt", CARD, BF16, "sm_90a")
     assert "pip install" in error.value.hint
+
+
+def test_operands_of_8_bits_need_cublaslt(monkeypatch):
+    """Our own products have none, so they are neither taken on request nor where the library is missing."""
+    monkeypatch.setitem(sys.modules, "nvmath", None)
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
+    precision = evolve(BF16, name="fp8", fp8={0: ("w_1.y",)})
+    with pytest.raises(AndreaError, match="own has no products for precision fp8") as error:
+        open_gemms("own", CARD, precision, "sm_90a")
+    assert "auto" in error.value.hint
+    with pytest.raises(AndreaError, match="cannot be loaded"):
+        open_gemms("auto", CARD, precision, "sm_90a")

@@ -1,20 +1,28 @@
-"""precision.tf32, fp16 and bf16: what they store and multiply, and which cards they refuse."""
+"""precision.tf32, fp16, bf16 and fp8: what they store and multiply, and which cards they refuse."""
 
 from __future__ import annotations
 
 import pytest
 
 from andrea import AndreaError, Device
+from andrea.engine import fp8 as engine
 from andrea.engine.compiler import SUPPORT
 from andrea.plugins.precision import bf16, tf32
+from andrea.plugins.precision.fp8 import PRODUCTS, TABLE, Float8
 from andrea.plugins.precision.fp16 import Float16
 
 CHOOSE = {
     "tf32": tf32.choose_precision,
     "bf16": bf16.choose_precision,
     "fp16": Float16().choose_precision,
+    "fp8": Float8().choose_precision,
 }
-STORED = {"tf32": ("float32", "tf32"), "bf16": ("bfloat16", "bfloat16"), "fp16": ("float16", "float16")}
+STORED = {
+    "tf32": ("float32", "tf32"),
+    "bf16": ("bfloat16", "bfloat16"),
+    "fp16": ("float16", "float16"),
+    "fp8": ("bfloat16", "bfloat16"),
+}
 
 
 @pytest.mark.parametrize("name", sorted(CHOOSE))
@@ -47,3 +55,16 @@ def test_a_loss_scale_that_cannot_work_is_refused(options):
     """Factors below 1 and windows below 1 are the user's error."""
     with pytest.raises(AndreaError, match="must be at least 1"):
         Float16(**options).choose_precision(device=Device("cuda", "card", (9, 0)))
+
+
+def test_products_in_8_bits_are_those_of_the_table_or_of_the_option():
+    """The table goes by width; an option names products for any width, and a name that the engine lacks is refused."""
+    card = Device("cuda", "card", (9, 0))
+    assert CHOOSE["bf16"](device=card).fp8_products(4096) == ()
+    precision = CHOOSE["fp8"](device=card)
+    assert [precision.fp8_products(width) for width in (767, 768, 1535, 1536)] == [(), TABLE[768], TABLE[768], PRODUCTS]
+    assert Float8(products=["w_1.dx"]).choose_precision(device=card).fp8_products(32) == ("w_1.dx",)
+    assert PRODUCTS == engine.PRODUCTS
+    with pytest.raises(AndreaError, match=r"no product 'w_3\.y'") as caught:
+        Float8(products=["w_3.y"]).choose_precision(device=card)
+    assert "w_2.dx" in caught.value.hint
