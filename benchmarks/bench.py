@@ -15,12 +15,14 @@ from andrea.engine.benchmark import FAMILY, measure, measure_peer
 from andrea.engine.device import find_device
 from andrea.engine.gemm import TABLE, write_table
 from andrea.errors import AndreaError
-from andrea.types import Precision
+from andrea.plugins.precision.fp8 import Float8
+from andrea.types import Device, Precision
 
 POINTS = ("120M:64", "120M:8", "12M:64", "12M:8", "480M:32", "GPT-2:64")
 PRECISIONS = {
     "bf16": Precision("bf16", "bfloat16", "bfloat16"),
     "fp16": Precision("fp16", "float16", "float16", loss_scale=65536.0),
+    "fp8": Float8().choose_precision(Device("cuda", "card", (9, 0))),
     "tf32": Precision("tf32", multiply="tf32"),
     "fp32": Precision("fp32"),
 }

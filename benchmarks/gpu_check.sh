@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # What only a machine with an NVIDIA card can show, in parts of under 8 minutes each:
 #
-#   benchmarks/gpu_check.sh [tests|sanitize|race_fp32|race_tf32|race_fp16|race_bf16|proofs|bench|run|chat|peers|all]...
+#   benchmarks/gpu_check.sh [PART]...
+#
+# PART is tests, sanitize, race_ and a precision (fp32 tf32 fp16 bf16 fp8), proofs, bench, run, chat, peers, or all.
 #
 # Needs python3 with numpy, attrs and the `cuda` extra; wheels in .whl/ are installed beside it when there are any
 # (a machine without a network). Everything is merged into one JSON, $OUT/gpu_check.json (OUT is ./runs/gpu_check
@@ -43,8 +45,8 @@ export -f sanitize
 
 run_sanitize() {
   local failed=0
-  SECONDS_A_TOOL=200 sanitize memcheck fp32 tf32 fp16 bf16 || failed=1
-  SECONDS_A_TOOL=200 sanitize initcheck fp32 tf32 fp16 bf16 || failed=1
+  SECONDS_A_TOOL=200 sanitize memcheck fp32 tf32 fp16 bf16 fp8 || failed=1
+  SECONDS_A_TOOL=200 sanitize initcheck fp32 tf32 fp16 bf16 fp8 || failed=1
   return $failed
 }
 
@@ -53,6 +55,7 @@ run_race_fp32() { sanitize racecheck fp32; }
 run_race_tf32() { sanitize racecheck tf32; }
 run_race_fp16() { sanitize racecheck fp16; }
 run_race_bf16() { sanitize racecheck bf16; }
+run_race_fp8() { sanitize racecheck fp8; }
 
 run_proofs() { $PYTHON benchmarks/proofs.py --out "$OUT/proofs.json"; }
 
@@ -65,7 +68,7 @@ run_chat() { $PYTHON benchmarks/chat_speed.py --out "$OUT/chat.json"; }
 run_peers() { $PYTHON benchmarks/bench.py --peers --out "$OUT/peers.json"; }
 
 parts=${*:-all}
-[ "$parts" = all ] && parts="tests sanitize race_fp32 race_tf32 race_fp16 race_bf16 proofs bench run chat peers"
+[ "$parts" = all ] && parts="tests sanitize race_fp32 race_tf32 race_fp16 race_bf16 race_fp8 proofs bench run chat peers"
 failed=0
 for part in $parts; do
   if ! declare -F "run_$part" >/dev/null; then echo "there is no part $part" >&2; exit 2; fi

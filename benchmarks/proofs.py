@@ -22,6 +22,7 @@ from attrs import evolve
 from andrea.engine import Engine, EngineConfig, open_engine
 from andrea.engine.benchmark import FAMILY
 from andrea.engine.device import find_device
+from andrea.engine.fp8 import PRODUCTS
 from andrea.engine.reference import ReferenceEngine
 from andrea.engine.schedule import ScheduleConfig
 from andrea.rng import Draws
@@ -32,11 +33,13 @@ PRECISIONS = (
     Precision("tf32", multiply="tf32"),
     Precision("fp16", "float16", "float16", loss_scale=65536.0),
     Precision("bf16", "bfloat16", "bfloat16"),
+    Precision("fp8", "bfloat16", "bfloat16", fp8={0: PRODUCTS}),
 )
 MODEL, VOCABULARY = FAMILY["12M"]
 CONFIG = EngineConfig(MODEL, VOCABULARY, schedule=ScheduleConfig(steps=20_000, warmup_steps=50), batch_size=8)
 STEPS, LAST, FIRST = 400, 50, 20  # steps of a run; losses compared at its end, and with the twin at its begin
 BROKEN = ("first_moments", "second_moments", "applied_updates")
+EXACT = {one.name: one for one in PRECISIONS if one.name in ("bf16", "fp8")}
 
 Batches = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
@@ -76,13 +79,14 @@ def precisions() -> dict[str, object]:
     distances = {name: abs(end / ends["fp32"] - 1) for name, end in ends.items()}
     worst = float(np.max(np.abs(np.array(losses["fp32"][:FIRST]) / reference - 1)))
     claims = {f"{name} ends within 0.5% of fp32": distances[name] < 5e-3 for name in ("tf32", "fp16", "bf16")}
+    claims["fp8 ends within 1% of fp32"] = distances["fp8"] < 1e-2
     claims["fp32 is within 0.1% of the twin for 20 steps"] = worst < 1e-3
     return {"claims": claims, "last_50": ends, "distance": distances, "twin_distance": worst, "losses": losses}
 
 
-def exactness(batch_size: int) -> dict[str, object]:
+def exactness(batch_size: int, precision: Precision) -> dict[str, object]:
     """Compare bytes of losses and state: two runs, a cut run, broken resumes, the graph and single launches."""
-    device, precision = find_device("cuda"), PRECISIONS[-1]
+    device = find_device("cuda")
     config = evolve(CONFIG, batch_size=batch_size)
     batches = text_batches(config.rows, MODEL.context)
 
@@ -99,7 +103,7 @@ def exactness(batch_size: int) -> dict[str, object]:
     claims = {"two runs of 200 steps are equal": run(second, batches, 0, 200) == losses and state(second) == end}
     second.import_state(middle)
     claims["a run cut at 100 is equal"] = run(second, batches, 100, 200) == losses[100:] and state(second) == end
-    for name in BROKEN:
+    for name in (*BROKEN, *(["fp8_history"] if precision.fp8 else [])):
         second.import_state(middle | {name: np.zeros_like(middle[name])})
         claims[f"a resume without {name} differs"] = run(second, batches, 100, 110) != losses[100:110]
     second.close()
@@ -118,7 +122,13 @@ def main() -> int:
     options = parser.parse_args()
     document: dict[str, dict[str, object]] = {}
     failed = False
-    parts = {"precisions": precisions, "exact at 4": lambda: exactness(4), "exact at 64": lambda: exactness(64)}
+    bf16, fp8 = EXACT["bf16"], EXACT["fp8"]
+    parts = {
+        "precisions": precisions,
+        "exact at 4": lambda: exactness(4, bf16),
+        "exact at 64": lambda: exactness(64, bf16),
+        "exact in fp8": lambda: exactness(8, fp8),
+    }
     for name, show in parts.items():
         begin = time.perf_counter()
         document[name] = show()

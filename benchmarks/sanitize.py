@@ -15,6 +15,7 @@ from attrs import evolve
 from andrea.engine import Engine, EngineConfig, GenerateOptions, open_engine
 from andrea.engine.benchmark import random_batch
 from andrea.engine.device import find_device
+from andrea.engine.fp8 import PRODUCTS
 from andrea.engine.model import ModelConfig
 from andrea.types import Precision
 
@@ -23,6 +24,7 @@ PRECISIONS = (
     Precision("tf32", multiply="tf32"),
     Precision("fp16", "float16", "float16", loss_scale=1024.0),
     Precision("bf16", "bfloat16", "bfloat16"),
+    Precision("fp8", "bfloat16", "bfloat16", fp8={0: PRODUCTS}),
 )
 
 
