@@ -172,7 +172,8 @@ class Precision:
     fp8
         Matrix products whose operands are rounded to 8 bits, by the least width of a model: ``{768: ("w_1.y",)}`` is
         one product of every model of 768 or wider. ``w_1.y`` is the forward through a layer's matrix, ``w_1.dx`` the
-        gradient of its input; the matrices are ``w_qkv``, ``w_o``, ``w_1`` and ``w_2``. Empty: none.
+        gradient of its input, ``w_1.dw`` that of the matrix; matrices are ``w_qkv``, ``w_o``, ``w_1`` and ``w_2``.
+        Empty: none.
     """
 
     name: str

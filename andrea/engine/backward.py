@@ -35,23 +35,18 @@ def head_backward(m: Machine) -> None:
 def mlp_backward(m: Machine, i: int, linear: Linear) -> None:
     """Through W_2, GELU, W_1 and the second norm."""
     layer, dstream, dhidden = f"layer{i}", m.at("dstream"), m.at("dhidden")
-    m.product_gradient(m.at(f"{layer}.hidden"), dstream, m.gradient(f"{layer}.w_2"), m.N, m.F, m.C)
-    pre = m.at(f"{layer}.preactivation")
-    if m.fused_gelu_gradient:
-        linear.backward(f"{layer}.w_2", dstream, dhidden, m.N, aux=pre)
-    else:
-        linear.backward(f"{layer}.w_2", dstream, dhidden, m.N)
+    hidden, pre, fused = m.at(f"{layer}.hidden"), m.at(f"{layer}.preactivation"), m.fused_gelu_gradient
+    linear.backward(f"{layer}.w_2", hidden, dstream, dhidden, m.N, aux=pre if fused else 0)
+    if not fused:
         linear.gelu_gradient(f"{layer}.w_1", dhidden, pre, m.N)
-    m.product_gradient(m.at(f"{layer}.ln2.y"), dhidden, m.gradient(f"{layer}.w_1"), m.N, m.C, m.F)
-    linear.backward(f"{layer}.w_1", dhidden, m.at("dbranch"), m.N, cast=m.fused_gelu_gradient)
+    linear.backward(f"{layer}.w_1", m.at(f"{layer}.ln2.y"), dhidden, m.at("dbranch"), m.N, cast=fused)
     norm_backward(m, f"{layer}.ln2", f"{layer}.x2")
 
 
 def attention_backward(m: Machine, i: int, linear: Linear) -> None:
     """Through W_O, attention, W_Q W_K W_V and the first norm."""
     layer, dstream, dheads, dqkv = f"layer{i}", m.at("dstream"), m.at("dbranch"), m.at("dqkv")
-    m.product_gradient(m.at(f"{layer}.heads"), dstream, m.gradient(f"{layer}.w_o"), m.N, m.C, m.C)
-    linear.backward(f"{layer}.w_o", dstream, dheads, m.N)
+    linear.backward(f"{layer}.w_o", m.at(f"{layer}.heads"), dstream, dheads, m.N)
     m.attention.backward(
         m.at(f"{layer}.qkv"),
         m.at(f"{layer}.heads"),
@@ -63,8 +58,7 @@ def attention_backward(m: Machine, i: int, linear: Linear) -> None:
         m.T,
         m.stream,
     )
-    m.product_gradient(m.at(f"{layer}.ln1.y"), dqkv, m.gradient(f"{layer}.w_qkv"), m.N, m.C, 3 * m.C)
-    linear.backward(f"{layer}.w_qkv", dqkv, m.at("dbranch"), m.N)
+    linear.backward(f"{layer}.w_qkv", m.at(f"{layer}.ln1.y"), dqkv, m.at("dbranch"), m.N)
     norm_backward(m, f"{layer}.ln1", f"{layer}.x1")
 
 

@@ -260,7 +260,7 @@ class CublasLt:
             of_a, of_b = scales
             set_attribute(attributes.A_SCALE_POINTER, of_b, np.uint64)
             set_attribute(attributes.B_SCALE_POINTER, of_a, np.uint64)
-            set_attribute(attributes.FAST_ACCUM, problem.operand == "e4m3", np.int8)
+            set_attribute(attributes.FAST_ACCUM, "e5m2" not in (problem.operand, problem.operand_b), np.int8)
         return descriptor
 
     def proposals(self, descriptor: int, layouts: list[int]) -> Any:

@@ -132,9 +132,9 @@ def kernel_bytes(name: str, m: Machine, arguments: tuple[Any, ...]) -> int:
         "k_grad_norm_partial": m.arena.plan["gradients"].bytes,
         "k_adamw": P * (28 + s),  # weight, both moments in and out, the gradient in, the working copy out
     }
-    of_a_value = {"k_fp8_e4m3": s + 1, "k_fp8_e5m2": s + 1, "k_fp8_gelu_fwd": 2 * s + 1, "k_fp8_gelu_bwd": 3 * s + 1}
-    if name in of_a_value:
-        return of_a_value[name] * int(arguments[-1])
+    if name in ("k_fp8_e4m3", "k_fp8_e5m2", "k_fp8_gelu_fwd", "k_fp8_gelu_bwd"):
+        *stored, codes, turned, _, _, rows, columns = arguments
+        return int(rows * columns) * (s * sum(map(bool, stored)) + bool(codes) + bool(turned))
     return int(arguments[1]) if name == "k_zero" else known.get(name, 0)
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 MATRICES = ("w_qkv", "w_o", "w_1", "w_2")
 
 
-def shape_of(matrix: str, C: int) -> tuple[int, int]:
-    """Return (inputs, outputs) of one of a layer's matrices."""
-    return {"w_qkv": (C, 3 * C), "w_o": (C, C), "w_1": (C, 4 * C), "w_2": (4 * C, C)}[matrix]
+def shape_of(name: str, C: int) -> tuple[int, int]:
+    """Return (inputs, outputs) of one of a layer's matrices, for instance of ``layer0.w_1``."""
+    return {"w_qkv": (C, 3 * C), "w_o": (C, C), "w_1": (C, 4 * C), "w_2": (4 * C, C)}[name.rpartition(".")[2]]
 
 
 class Linear:
@@ -48,22 +48,20 @@ class Linear:
     def follow_update(self) -> None:
         """Launch what comes after an update of the weights."""
 
-    def _sizes(self, name: str) -> tuple[int, int]:
-        return shape_of(name.rpartition(".")[2], self.m.C)
-
     def forward(self, name: str, x: int, y: int, N: int, aux: int = 0, cast: bool = True) -> None:
-        """Y = x W; with `aux`, that is aux and y = gelu(aux). Not `cast`: `gelu` has made the operand already."""
-        self.m.product(x, self.m.weight(name), y, N, *self._sizes(name), aux=aux)
+        """Y = x W; with `aux`, that is aux and y = gelu(aux). Not `cast`: `gelu` has made x."""
+        self.m.product(x, self.m.weight(name), y, N, *shape_of(name, self.m.C), aux=aux)
 
-    def backward(self, name: str, dy: int, dx: int, N: int, aux: int = 0, cast: bool = True) -> None:
-        """Dx = dy W.T; with `aux`, times gelu'(aux). Not `cast`: `gelu_gradient` has made the operand already."""
-        inputs, outputs = self._sizes(name)
+    def backward(self, name: str, x: int, dy: int, dx: int, N: int, aux: int = 0, cast: bool = True) -> None:
+        """Dx = dy W', with `aux` times gelu'(aux), and dW += x' dy. Not `cast`: `gelu_gradient` has made dy."""
+        inputs, outputs = shape_of(name, self.m.C)
+        self.m.product_gradient(x, dy, self.m.gradient(name), N, inputs, outputs)
         self.m.product_transposed(dy, self.m.weight(name), dx, N, outputs, inputs, aux=aux)
 
     def gelu(self, name: str, pre: int, hidden: int, N: int) -> None:
         """Hidden = gelu(pre), the input of the matrix `name`."""
-        self.m.elementwise.gelu_fwd(pre, hidden, N * self._sizes(name)[0])
+        self.m.elementwise.gelu_fwd(pre, hidden, N * shape_of(name, self.m.C)[0])
 
     def gelu_gradient(self, name: str, dhidden: int, pre: int, N: int) -> None:
         """Dhidden = dhidden gelu'(pre), in place, the gradient of what the matrix `name` gave."""
-        self.m.elementwise.gelu_bwd(dhidden, pre, dhidden, N * self._sizes(name)[1])
+        self.m.elementwise.gelu_bwd(dhidden, pre, dhidden, N * shape_of(name, self.m.C)[1])

@@ -242,6 +242,6 @@ def fused_gelu(config: EngineConfig, precision: Precision, gemms: Gemms) -> tupl
         return bool(wanted), bool(wanted)
     half = precision.storage != "float32" and gemms.name == "cuBLASLt"
     eight_bit = fp8.products_of(config, precision)
-    forward = half and not {"w_1.y", "w_2.y"} & set(eight_bit)
-    backward = half and not {"w_1.dx", "w_2.dx"} & set(eight_bit)
+    forward = half and not {"w_1.y", "w_2.y", "w_2.dw"} & set(eight_bit)
+    backward = half and not {"w_2.dx", "w_1.dx", "w_1.dw"} & set(eight_bit)
     return forward, backward and config.model.d_model >= 512

@@ -455,26 +455,28 @@ def fp8_scale(amax: float, top: int) -> float:
     return math.ldexp(1.0, min(max(top + 1 - exponent - (fraction > 0.875), -100), 100))
 
 
-def k_fp8_e4m3(x: Array, factor: float) -> tuple[npt.NDArray[np.uint8], float]:
-    """Return the codes of x factor, and the largest magnitude of x."""
-    return encode_float8(x * factor, E4M3), float(np.abs(x).max())
+def k_fp8_e4m3(x_NC: Array, factor: float) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], float]:
+    """Return the codes of x factor, as x lies and turned (C, N), and the largest magnitude of x."""
+    return _cast(x_NC, factor, E4M3)
 
 
-def k_fp8_e5m2(x: Array, factor: float) -> tuple[npt.NDArray[np.uint8], float]:
-    """Return the codes of x factor, and the largest magnitude of x."""
-    return encode_float8(x * factor, E5M2), float(np.abs(x).max())
+def k_fp8_e5m2(x_NC: Array, factor: float) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], float]:
+    """Return the codes of x factor, as x lies and turned (C, N), and the largest magnitude of x."""
+    return _cast(x_NC, factor, E5M2)
 
 
-def k_fp8_gelu_fwd(pre: Array, factor: float) -> tuple[Array, npt.NDArray[np.uint8], float]:
+def k_fp8_gelu_fwd(pre_NF: Array, factor: float) -> tuple[Array, npt.NDArray[np.uint8], npt.NDArray[np.uint8], float]:
     """Return gelu(pre), and what `k_fp8_e4m3` makes of it."""
-    act = _gelu(pre)
-    return act, *k_fp8_e4m3(act, factor)
+    act_NF = _gelu(pre_NF)
+    return act_NF, *_cast(act_NF, factor, E4M3)
 
 
-def k_fp8_gelu_bwd(dact: Array, pre: Array, factor: float) -> tuple[Array, npt.NDArray[np.uint8], float]:
+def k_fp8_gelu_bwd(
+    dact_NF: Array, pre_NF: Array, factor: float
+) -> tuple[Array, npt.NDArray[np.uint8], npt.NDArray[np.uint8], float]:
     """Return dact gelu'(pre), and what `k_fp8_e5m2` makes of it."""
-    dpre = dact * _gelu_and_slope(pre)[1]
-    return dpre, *k_fp8_e5m2(dpre, factor)
+    dpre_NF = dact_NF * _gelu_and_slope(pre_NF)[1]
+    return dpre_NF, *_cast(dpre_NF, factor, E5M2)
 
 
 def k_fp8_scales(history_SH: Array, amax_S: Array, forwards: int, applied: int, record: bool) -> Array:
@@ -485,7 +487,7 @@ def k_fp8_scales(history_SH: Array, amax_S: Array, forwards: int, applied: int, 
     history_SH
         Largest magnitudes of the last H = 16 updates; update number n lies in column n % 16.
     amax_S
-        Those of this step, over all its micro-batches; left at 0.
+        Those of this step, over all its micro-batches; left at 0. What is not finite does not enter.
     forwards
         The first so many tensors are E4M3, the others E5M2. Both stay an octave below what would just fit.
     applied
@@ -494,7 +496,8 @@ def k_fp8_scales(history_SH: Array, amax_S: Array, forwards: int, applied: int, 
         Whether this step enters the history: not when its update was skipped, nor when a history was just loaded.
     """
     if record:
-        history_SH[:, applied % FP8_HISTORY] = amax_S
+        place = applied % FP8_HISTORY
+        history_SH[:, place] = np.where(np.isfinite(amax_S), amax_S, history_SH[:, place])
     amax_S[:] = 0
     tops = [E4M3.top if s < forwards else E5M2.top for s in range(len(amax_S))]
     factors_S = [fp8_scale(float(row.max()), top - 1) for row, top in zip(history_SH, tops, strict=True)]
@@ -507,10 +510,14 @@ def k_fp8_weights_amax(weights_CF: Array) -> float:
 
 
 def k_fp8_weights(weights_CF: Array, amax: float) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], float]:
-    """Return the codes (C, F) of a matrix, those of its transpose (F, C), and their factor."""
+    """Return the codes of a matrix, those of its transpose (F, C), and their factor."""
     factor = fp8_scale(amax, E4M3.top)
-    codes_CF = encode_float8(weights_CF * factor, E4M3)
-    return codes_CF, np.ascontiguousarray(codes_CF.T), factor
+    return *_cast(weights_CF, factor, E4M3)[:2], factor
+
+
+def _cast(x_NC: Array, factor: float, kind: Float8) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], float]:
+    codes_NC = encode_float8(x_NC * x_NC.dtype.type(factor), kind)
+    return codes_NC, np.ascontiguousarray(codes_NC.T), float(np.abs(x_NC).max())
 
 
 # -- pieces of the above ---------------------------------------------------------------------------------------------

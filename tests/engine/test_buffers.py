@@ -72,13 +72,16 @@ def test_state_is_float32_in_every_precision(precision):
 
 
 def test_products_in_8_bits_are_planned_by_width():
-    """A byte for each weight of a product, both orders where both are wanted; a narrower model has no buffer more."""
-    eight = evolve(BF16, name="fp8", fp8={64: ("w_1.y", "w_2.y", "w_1.dx")})
+    """A byte for each weight in each order, and for each input that waits; narrower models have nothing."""
+    eight = evolve(BF16, name="fp8", fp8={64: ("w_1.y", "w_2.y", "w_1.dx", "w_2.dw", "w_o.dw")})
     plan, C, L = plan_memory(SMALL, eight), SMALL.model.d_model, SMALL.model.n_layer
+    N = SMALL.batch_size * SMALL.model.context
     assert plan["fp8_weights"].bytes == L * 3 * 4 * C * C
-    assert plan["fp8_history"].shape == (3 * L, 16)
-    assert plan["fp8_scales"].shape == (3 * L + 2 * L, 2)
-    assert plan["fp8_operand"].shape == (SMALL.batch_size * SMALL.model.context, 4 * C)
+    assert plan["fp8_history"].shape == (6 * L, 16)  # three inputs, and the gradients behind three matrices
+    assert plan["fp8_scales"].shape == (6 * L + 2 * L, 2)
+    assert plan["fp8_operand"].shape == (N, 4 * C)
+    assert plan["fp8_turned"].shape == (4 * C, N)
+    assert plan["fp8_inputs"].bytes == L * (4 * C + C) * N
     assert list(plan_memory(SMALL, evolve(eight, fp8={65: ("w_1.y",)}))) == list(plan_memory(SMALL, BF16))
 
 

@@ -113,6 +113,8 @@ def test_scales_are_of_the_largest_of_sixteen_updates():
     assert history[:, 5].tolist() == [3.0, 0.25]
     assert scales.tolist() == [[64.0, 1 / 64], [2.0**16, 2.0**-16]]
     assert amax.tolist() == [0, 0]
+    amax[:] = np.inf, np.nan
+    assert (k_fp8_scales(history, amax, 1, applied=21, record=True) == scales).all()
     amax[:] = 1e9
     assert (k_fp8_scales(history, amax, 1, applied=22, record=False) == scales).all()
     assert amax.tolist() == [0, 0]

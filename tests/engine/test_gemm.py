@@ -157,20 +157,21 @@ def test_epilogue_has_a_descriptor_for_each_second_matrix(library):
     assert library.attributes[one][2] == Library.Epilogue.GELU_AUX
 
 
-@pytest.mark.parametrize(("operand", "fast"), [("e4m3", 1), ("e5m2", 0)])
-def test_operands_of_8_bits_lie_along_k_and_have_factors(library, operand, fast):
+@pytest.mark.parametrize(("one", "two", "fast"), [("e4m3", "e4m3", 1), ("e5m2", "e4m3", 0), ("e4m3", "e5m2", 0)])
+def test_operands_of_8_bits_lie_along_k_and_have_factors(library, one, two, fast):
     """The library takes nothing but T N: rows of both are as long as k. Factors change places as their operands do."""
-    problem = Problem(5, 32, 16, False, True, 16, 16, 32, operand, "bfloat16", operand_b="e4m3")
+    types = {"e4m3": 28, "e5m2": 29}
+    problem = Problem(5, 32, 16, False, True, 16, 16, 32, one, "bfloat16", operand_b=two)
     product = CublasLt("Card", {}).prepare(problem)
     weights, rows, result = library.layouts[-3:]
-    assert weights == (28, 16, 32, 16)
-    assert rows == ({"e4m3": 28, "e5m2": 29}[operand], 16, 5, 16)
+    assert weights == (types[two], 16, 32, 16)
+    assert rows == (types[one], 16, 5, 16)
     assert result == (14, 32, 5, 32)
     for scales in ((800, 900), (804, 900), (800, 900)):
         product(1, 2, 3, 4, scales=scales)
-    one, two, three = (launch[0] for launch in library.launches)
-    assert one == three != two
-    asked = library.attributes[one]
+    first, second, third = (launch[0] for launch in library.launches)
+    assert first == third != second
+    asked = library.attributes[first]
     kind = Library.MatmulDescAttribute
     assert (asked[kind.TRANSA], asked[kind.TRANSB]) == (1, 0)
     assert (asked[kind.A_SCALE_POINTER], asked[kind.B_SCALE_POINTER]) == (900, 800)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import types
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from andrea.engine import EngineConfig, GenerateOptions
 from andrea.engine import operations as op
 from andrea.engine.benchmark import measure, random_batch
 from andrea.engine.elementwise import CHUNK, STATE
-from andrea.engine.fp8 import MATRIX, PRODUCTS, plan_products
+from andrea.engine.fp8 import MATRIX, PRODUCTS
 from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.network import add_gradients, tensors
 from andrea.engine.operations8 import Operations8
@@ -114,8 +114,9 @@ class HostKernels:
         self.host = host
 
     def kernel(self, name):
-        def launch(_grid, _block, _shared, _stream, *arguments):
+        def launch(grid, _block, _shared, _stream, *arguments):
             self.host.calls.append(name)
+            SHAPE["grid"] = grid
             globals()[name](*arguments)
 
         return launch
@@ -306,29 +307,34 @@ def k_sample(logits, V, stride, options, seen, uniforms, weights, keys, ids, pos
         array(counts, B, dtype=np.int32)[row] += 1
 
 
-def cast(kernel, x, n, codes, scale, amax):
-    """Launch a kernel that casts `n` values: leaves their codes, and raises the largest magnitude of the step."""
-    *made, found, top = kernel(array(x, n), float(array(scale, 1)[0]))
-    array(codes, n, dtype=np.uint8)[:] = found
+def cast(kernel, x, codes, turned, scale, amax, N, C):
+    """Launch a kernel that casts (N, C): leaves codes in the orders wanted, and raises the largest magnitude."""
+    *made, straight, other, top = kernel(array(x, N, C), float(array(scale, 1)[0]))
+    for address, found in ((codes, straight), (turned, other)):
+        if address:
+            array(address, *found.shape, dtype=np.uint8)[:] = found
     array(amax, 1)[0] = max(array(amax, 1)[0], top)
     return made
 
 
-def k_fp8_e4m3(x, codes, scale, amax, n):
-    cast(op.k_fp8_e4m3, x, n, codes, scale, amax)
+def k_fp8_e4m3(x, *rest):
+    cast(op.k_fp8_e4m3, x, *rest)
 
 
-def k_fp8_e5m2(x, codes, scale, amax, n):
-    cast(op.k_fp8_e5m2, x, n, codes, scale, amax)
+def k_fp8_e5m2(x, *rest):
+    cast(op.k_fp8_e5m2, x, *rest)
 
 
-def k_fp8_gelu_fwd(pre, out, codes, scale, amax, n):
-    (array(out, n)[:],) = cast(op.k_fp8_gelu_fwd, pre, n, codes, scale, amax)
+def k_fp8_gelu_fwd(pre, out, *rest):
+    (made,) = cast(op.k_fp8_gelu_fwd, pre, *rest)
+    if out:
+        array(out, *made.shape)[:] = made
 
 
-def k_fp8_gelu_bwd(dact, pre, out, codes, scale, amax, n):
-    slopes = array(pre, n).copy()
-    (array(out, n)[:],) = cast(lambda d, factor: op.k_fp8_gelu_bwd(d, slopes, factor), dact, n, codes, scale, amax)
+def k_fp8_gelu_bwd(dact, pre, out, *rest):
+    slopes = array(pre, *rest[-2:]).copy()
+    (made,) = cast(lambda d, factor: op.k_fp8_gelu_bwd(d, slopes, factor), dact, *rest)
+    array(out or dact, *made.shape)[:] = made if out else np.nan
 
 
 def k_fp8_scales(history, amax, scales, state, tensors, forwards, record):
@@ -339,20 +345,20 @@ def k_fp8_scales(history, amax, scales, state, tensors, forwards, record):
 
 def fp8_matrices(matrices, weights):
     """Give the rows of a table of matrices and their values."""
-    for row in array(matrices, SHAPE["matrices"], dtype=MATRIX):
+    for row in array(matrices, SHAPE["grid"][1], dtype=MATRIX):
         yield row, array(weights + 4 * int(row["source"]), row["rows"], row["columns"])
 
 
 def k_fp8_weights_amax(matrices, weights, amax):
     for m, (_, values) in enumerate(fp8_matrices(matrices, weights)):
-        assert array(amax, SHAPE["matrices"])[m] == 0
-        array(amax, SHAPE["matrices"])[m] = op.k_fp8_weights_amax(values)
+        assert array(amax, SHAPE["grid"][1])[m] == 0
+        array(amax, SHAPE["grid"][1])[m] = op.k_fp8_weights_amax(values)
 
 
 def k_fp8_weights(matrices, weights, amax, scales, codes):
     for m, (row, values) in enumerate(fp8_matrices(matrices, weights)):
-        straight, turned, factor = op.k_fp8_weights(values, float(array(amax, SHAPE["matrices"])[m]))
-        array(scales, SHAPE["matrices"], 2)[m] = factor, 1 / factor
+        straight, turned, factor = op.k_fp8_weights(values, float(array(amax, SHAPE["grid"][1])[m]))
+        array(scales, SHAPE["grid"][1], 2)[m] = factor, 1 / factor
         for place, made in ((row["straight"], straight), (row["turned"], turned)):
             if place >= 0:
                 array(codes + int(place), *made.shape, dtype=np.uint8)[:] = made
@@ -441,7 +447,7 @@ class HostGemms:
         pass
 
 
-SHAPE: dict[str, int] = {}
+SHAPE: dict[str, Any] = {}
 KINDS = {kind.name: kind for kind in (op.E4M3, op.E5M2)}
 
 
@@ -466,8 +472,6 @@ def opened(monkeypatch):
         SHAPE.update(B=B, N=B * T, C=C, H=config.model.n_head)
         SHAPE["norms"] = len(machine.norms_with_parameters(config.model))
         SHAPE["chunks"] = len(machine.update_chunks(config.model, config.vocabulary))
-        wanted = precision.fp8_products(C)
-        SHAPE["matrices"] = len(plan_products(config.model, wanted).matrices)
         engines.append(step.CudaEngine(evolve(config, options={"graph": False} | options), CARD, precision))
         engines[-1].driver = host
         return engines[-1]
@@ -824,10 +828,11 @@ def flat_gradients(engine):
     return np.concatenate([value.reshape(-1) for value in engine.gradients().values()])
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(
-    "products", [PRODUCTS, *((one,) for one in PRODUCTS), ("w_2.y", "w_1.dx"), ("w_1.y", "w_2.dx")]
-)
+MIXED = [PRODUCTS, ("w_2.y", "w_1.dx"), ("w_1.y", "w_2.dx", "w_1.dw"), ("w_2.y", "w_2.dw")]
+CASES = [((one,), False) for one in PRODUCTS] + [(products, fused) for products in MIXED for fused in (False, True)]
+
+
+@pytest.mark.parametrize(("products", "fused"), CASES)
 def test_products_in_8_bits_are_the_twins(opened, products, fused):
     """The first step only measures; the second rounds what the table names, by the first's largest magnitudes."""
     engine, batch = opened(EIGHT, fp8(*products), fused_gelu=fused), random_batch(EIGHT)
@@ -836,6 +841,9 @@ def test_products_in_8_bits_are_the_twins(opened, products, fused):
     np.testing.assert_allclose(engine.train_step(0, *batch).row_losses, losses, rtol=1e-5)
     np.testing.assert_allclose(flat_gradients(engine), plain, rtol=1e-3, atol=1e-6)
 
+    m = engine._machine
+    for i in range(EIGHT.model.n_layer):  # what is not written, as nobody reads it but as codes, must not be read
+        array(m.at(f"layer{i}.hidden"), m.N, m.F)[:] = np.nan
     rounding = Operations8(products, known=measured.amax)
     losses, expected = twin_gradients(EIGHT, batch, rounding)
     np.testing.assert_allclose(engine.train_step(1, *batch).row_losses, losses, rtol=1e-4)
@@ -855,8 +863,9 @@ def test_scales_follow_the_last_updates(opened):
         twin_gradients(config, micro, part)
     engine.train_step(0, *batch)
     history = engine.export_state()["fp8_history"]
-    forward_0, forward_1, backward_1, backward_0 = np.max([part.amax for part in parts], axis=0)
-    np.testing.assert_allclose(history[:, 1], [forward_0, forward_1, backward_0, backward_1], rtol=1e-5)
+    inputs = np.max([part.amax["w_1.x"] for part in parts], axis=0)
+    gradients = np.max([part.amax["w_1.dy"] for part in parts], axis=0)[::-1]  # the last layer's come first
+    np.testing.assert_allclose(history[:, 1], [*inputs, *gradients], rtol=1e-5)
     assert not np.delete(history, 1, axis=1).any()
     for step in range(1, 17):
         engine.train_step(step, *random_batch(config, seed=step))
@@ -903,6 +912,17 @@ def test_skipped_update_leaves_no_trace_in_the_history(opened):
     assert engine._linear.ready
 
 
+def test_operands_of_8_bits_learn_alike(opened):
+    """After 20 steps on three batches the loss is within 2% of that without them, and both have learned."""
+    engine, plain = opened(SMALL, fp8(*PRODUCTS)), opened(SMALL)
+    for step in range(20):
+        batch = random_batch(SMALL, seed=step % 3)
+        got, want = engine.train_step(step, *batch), plain.train_step(step, *batch)
+    # Rounding to four bits changes single weights, not where they go together.
+    np.testing.assert_allclose(got.row_losses.mean(), want.row_losses.mean(), rtol=2e-2)
+    assert got.row_losses.mean() < 4.5  # ln 140 = 4.94
+
+
 def test_evaluation_and_text_are_not_rounded(opened):
     """Held-out losses and text are those of the weights in the storage type."""
     engine, plain = opened(SMALL, fp8(*PRODUCTS)), opened(SMALL)
@@ -938,11 +958,35 @@ def test_launches_of_8_bits_are_timed_by_kind(opened):
         engine.train_step(step, *random_batch(SMALL))
     groups = {group.name: group for group in engine.time_kernels()}
     assert groups["k_fp8_e4m3"].launches == 3 * L  # of two norms and the heads; the fourth is in GELU
-    assert groups["k_fp8_e4m3"].bytes == 3 * L * N * C * 5  # float32 in, a byte out
-    assert groups["k_fp8_gelu_bwd"].bytes == L * N * 4 * C * 13
+    assert groups["k_fp8_e4m3"].bytes == 3 * L * N * C * (4 + 2)  # float32 in, codes in both orders out
+    assert groups["k_fp8_gelu_fwd"].bytes == L * N * 4 * C * (4 + 2)
+    assert groups["k_fp8_gelu_bwd"].bytes == L * N * 4 * C * (8 + 2)
     eight = [group for name, group in groups.items() if "e4m3" in name and "->" in name]
-    assert sum(group.launches for group in eight) == 8 * L
-    assert sum(group.operations for group in eight) == 2 * 2 * N * L * 12 * C * C
+    assert sum(group.launches for group in eight) == 12 * L
+    assert sum(group.operations for group in eight) == 3 * 2 * N * L * 12 * C * C
+
+
+def test_gradients_of_matrices_need_rows_of_16_bytes(opened):
+    """Where a micro-batch's positions are no multiple of 16, they stay in the storage type; the rest does not."""
+    config = evolve(SMALL, model=ModelConfig(2, 3, 96, context=7), vocabulary=131)
+    engine = opened(config, fp8(*PRODUCTS))
+    for step in range(2):
+        engine.train_step(step, *random_batch(config))
+    used = engine._machine.gemms.used
+    assert not [key for key in used if "e4m3xe5m2" in key]
+    assert [key for key in used if "e5m2xe4m3" in key]
+    assert "w_1.dw" not in engine.fingerprint()["fp8"]
+    used = opened(SMALL, fp8(*PRODUCTS))._machine.gemms.used
+    assert [key for key in used if "e4m3xe5m2->float32 +=" in key]
+
+
+def test_without_training_nothing_is_in_8_bits(opened):
+    """An engine that only looks has no buffers for them, and takes weights alone."""
+    trained, engine = opened(SMALL, fp8(*PRODUCTS)), opened(evolve(SMALL, training=False), fp8(*PRODUCTS))
+    assert not [buffer.name for buffer in engine.memory_plan() if buffer.name.startswith("fp8")]
+    assert set(engine.export_state()) == {"weights"}
+    rows = random_batch(SMALL)
+    assert engine.evaluate(*rows).tobytes() == trained.evaluate(*rows).tobytes()
 
 
 def test_unknown_product_names_the_nearest(opened):

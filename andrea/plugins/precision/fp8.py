@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from andrea import AndreaError, Device, Precision, hookimpl, option, plugin
 
-#: Forwards, and gradients of their inputs.
-PRODUCTS = ("w_qkv.y", "w_o.y", "w_1.y", "w_2.y", "w_qkv.dx", "w_o.dx", "w_1.dx", "w_2.dx")
+#: Products by matrix and result: output, gradient of the input, gradient of the matrix.
+PRODUCTS = tuple(f"{matrix}.{result}" for result in ("y", "dx", "dw") for matrix in ("w_qkv", "w_o", "w_1", "w_2"))
 
 #: Those in 8 bits by the least width of a model: where they save more than the casts cost (benchmarks/NOTES.md).
-TABLE = {768: ("w_qkv.y", "w_1.y", "w_2.y"), 1536: PRODUCTS}
+TABLE = {768: tuple(name for name in PRODUCTS if not name.startswith("w_o")), 1536: PRODUCTS}
 
 
 @plugin

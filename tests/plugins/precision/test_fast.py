@@ -63,8 +63,9 @@ def test_products_in_8_bits_are_those_of_the_table_or_of_the_option():
     assert CHOOSE["bf16"](device=card).fp8_products(4096) == ()
     precision = CHOOSE["fp8"](device=card)
     assert [precision.fp8_products(width) for width in (767, 768, 1535, 1536)] == [(), TABLE[768], TABLE[768], PRODUCTS]
+    assert set(TABLE[768]) < set(PRODUCTS)
     assert Float8(products=["w_1.dx"]).choose_precision(device=card).fp8_products(32) == ("w_1.dx",)
     assert PRODUCTS == engine.PRODUCTS
     with pytest.raises(AndreaError, match=r"no product 'w_3\.y'") as caught:
         Float8(products=["w_3.y"]).choose_precision(device=card)
-    assert "w_2.dx" in caught.value.hint
+    assert "w_2.dw" in caught.value.hint
