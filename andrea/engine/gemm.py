@@ -296,7 +296,8 @@ class CublasLt:
         else:
             proposals = matmul.proposals()
             if not len(proposals):
-                raise AndreaError(f"cuBLASLt {self.version} has no algorithm for {key}", "--set engine.gemm=own")
+                cure = "--plugin precision.bf16" if matmul.problem.eight_bit else "--set engine.gemm=own"
+                raise AndreaError(f"cuBLASLt {self.version} has no algorithm for {key}", cure)
             algorithm = proposals[0]["algo"]["data_"].copy()
         self.used[key] = algorithm.tobytes().hex()
         return algorithm

@@ -228,6 +228,9 @@ def test_problem_without_an_algorithm_is_an_error(library):
     with pytest.raises(AndreaError, match="no algorithm for 5x7x3") as error:
         CublasLt("Card", {}).prepare(PLAIN)
     assert "engine.gemm=own" in error.value.hint
+    with pytest.raises(AndreaError, match="no algorithm for 5x7x3 nt 3,7,7 e5m2xe4m3") as error:
+        CublasLt("Card", {}).prepare(evolve(PLAIN, transpose_b=True, operand="e5m2", operand_b="e4m3"))
+    assert "precision.bf16" in error.value.hint  # our own products take no 8 bits
 
 
 def test_problems_have_names_of_their_own():
