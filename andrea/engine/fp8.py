@@ -14,10 +14,10 @@ product    computes        first operand                 second operand
 Attention, norms, embedding and head stay in the storage type, and so do evaluation and text.
 
 The scale of an x or dy follows its largest magnitudes in the last updates, a buffer of the state. While nothing is
-known of them (the first step of a run, or of a fork from another precision) products stay in the storage type, and the
-casts only measure.
+known of one of them (the first step of a run, or of a fork from other products) all products stay in the storage type,
+and the casts only measure.
 
-Axis letters: N = B T positions, S tensors that are cast, M matrices.
+Axis letters: N = B T positions, S tensors that may be cast, M matrices.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Plan8:
     products
         For instance ``layer0.w_1.y``.
     tensors
-        For instance ``layer0.w_1.x`` and ``layer0.w_1.dy``: what is cast, in the order of history and scales, all x
-        first.
-    forwards
-        How many of them are an x.
+        For instance ``layer0.w_1.x`` and ``layer0.w_1.dy``: what may be cast, in the order of history and scales, the
+        first half every x. All of them, so that the state's shape does not depend on the products.
+    cast
+        Those that are.
     matrices
         For instance ``layer0.w_1``, in the order of their scales, which follow those of the tensors.
     codes
@@ -94,7 +94,7 @@ class Plan8:
 
     products: frozenset[str]
     tensors: tuple[str, ...]
-    forwards: int
+    cast: frozenset[str]
     matrices: tuple[str, ...]
     codes: Mapping[str, int]
     kept: Mapping[str, int]
@@ -113,11 +113,12 @@ def plan_products(config: EngineConfig, precision: Precision) -> Plan8:
 
     weights = [f"{name}.{result}" for result in ("y", "dx") for name in layers_with(result)]
     inputs, gradients = layers_with("y", "dw"), layers_with("dx", "dw")
+    sides = [f"layer{i}.{matrix}.{side}" for side in ("x", "dy") for matrix in MATRICES for i in layers]
     N = config.batch_size * config.model.context
     return Plan8(
         products=frozenset(f"layer{i}.{product}" for product in wanted for i in layers),
-        tensors=(*(f"{name}.x" for name in inputs), *(f"{name}.dy" for name in gradients)),
-        forwards=len(inputs),
+        tensors=tuple(sides),
+        cast=frozenset((*(f"{name}.x" for name in inputs), *(f"{name}.dy" for name in gradients))),
         matrices=tuple(layers_with("y", "dx")),
         codes=places(weights, [int(np.prod(shape_of(name.rpartition(".")[0], C))) for name in weights]),
         kept=places(layers_with("dw"), [N * shape_of(name, C)[0] for name in layers_with("dw")]),
@@ -179,7 +180,8 @@ class EightBit(Linear):
 
     def begin(self, given: Mapping[str, Any]) -> None:
         """Make scales from the history, which is new, and codes from the working weights."""
-        self.ready = bool(np.any(given.get("fp8_history", 0)))
+        known = given.get("fp8_history")
+        self.ready = known is not None and all(known[self._place[name]].any() for name in self.plan.cast)
         self._make_scales(record=False)
         self._make_weights()
 
@@ -191,7 +193,7 @@ class EightBit(Linear):
     def _make_scales(self, record: bool) -> None:
         m, S = self.m, len(self.plan.tensors)
         addresses = (m.at("fp8_history"), m.at("fp8_amax"), m.at("fp8_scales"), m.at("train_state"))
-        m.elementwise.launch("k_fp8_scales", blocks_for(S, 256), 256, *addresses, S, self.plan.forwards, int(record))
+        m.elementwise.launch("k_fp8_scales", blocks_for(S, 256), 256, *addresses, S, S // 2, int(record))
 
     def _make_weights(self) -> None:
         m, matrices = self.m, self.plan.matrices
@@ -267,7 +269,7 @@ class EightBit(Linear):
         self, kernel: str, tensor: str, arrays: tuple[int, ...], straight: int, turned: int, rows: int, columns: int
     ) -> bool:
         """Launch a kernel that casts and measures; False when no product wants codes of the tensor."""
-        if tensor not in self._place:
+        if tensor not in self.plan.cast:
             return False
         scale, amax = self._scale(tensor), self.m.at("fp8_amax", self._place[tensor])
         arguments = (*arrays, straight, turned, scale, amax, rows, columns)

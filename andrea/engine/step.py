@@ -364,7 +364,7 @@ class CudaEngine:
 
         With a dynamic loss scale also ``loss_scale``, float32 (1,), and ``loss_scale_growth``, int64 (1,): updates
         since it last changed. With products in 8 bits ``fp8_history``, float32 (S, 16): the largest magnitudes of what
-        is cast, of the update number n in column n % 16.
+        is cast (see `andrea.engine.fp8.Plan8`), of the update number n in column n % 16.
         """
         self._use_card()
         state: dict[str, npt.NDArray[Any]] = {}

@@ -77,8 +77,8 @@ def test_products_in_8_bits_are_planned_by_width():
     plan, C, L = plan_memory(SMALL, eight), SMALL.model.d_model, SMALL.model.n_layer
     N = SMALL.batch_size * SMALL.model.context
     assert plan["fp8_weights"].bytes == L * 3 * 4 * C * C
-    assert plan["fp8_history"].shape == (6 * L, 16)  # three inputs, and the gradients behind three matrices
-    assert plan["fp8_scales"].shape == (6 * L + 2 * L, 2)
+    assert plan["fp8_history"].shape == (8 * L, 16)  # of every tensor, whatever the products are
+    assert plan["fp8_scales"].shape == (8 * L + 2 * L, 2)
     assert plan["fp8_operand"].shape == (N, 4 * C)
     assert plan["fp8_turned"].shape == (4 * C, N)
     assert plan["fp8_inputs"].bytes == L * (4 * C + C) * N
