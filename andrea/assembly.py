@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from andrea.checkpoint import Checkpoints, Snapshot
 from andrea.config import RunConfig
 from andrea.engine import Engine, EngineConfig, open_engine
 from andrea.engine.buffers import describe_memory
-from andrea.errors import AndreaError, cure
+from andrea.errors import AndreaError, writing_in
 from andrea.evaluate import held_out_sets
 from andrea.fingerprint import check_drift, fingerprint
 from andrea.folder_lock import FolderLock
@@ -59,7 +59,7 @@ def _take_folder(plan: Plan, undo: ExitStack) -> tuple[Plan, FolderLock]:
     """Make and lock the folder; `undo` is told how to give it back. A number that is taken meanwhile is passed by."""
     begins = plan.request.mode in (Mode.NEW, Mode.FORK)
     while True:
-        with _writing(plan.folder):
+        with writing_in(plan.folder):
             if not plan.folder.parent.exists():
                 plan.folder.parent.mkdir(parents=True, exist_ok=True)
                 undo.callback(_remove_empty, plan.folder.parent)
@@ -160,7 +160,7 @@ def _begin(plan: Plan, loop: Loop, say: Say) -> None:
     if plan.request.mode is Mode.FORK:
         loop.save_now()
         loop.wait()
-    with _writing(plan.folder):
+    with writing_in(plan.folder):
         write_whole(plan.folder / "config.json", json.dumps(to_json(plan.config), indent=1).encode() + b"\n")
 
 
@@ -207,7 +207,7 @@ def _settle(plan: Plan, prepared: Prepared) -> Journal:
     """Make the folder ready for the run and return its journal."""
     folder, names = plan.folder, tuple(s.name for s in prepared.sources)
     length = int(plan.snapshot.record["journal"]) if plan.snapshot else 0
-    with _writing(folder):
+    with writing_in(folder):
         if plan.request.mode is Mode.FORK:
             length = _copy_history(plan, length)
         elif plan.request.mode is Mode.POLISH:
@@ -219,18 +219,6 @@ def _settle(plan: Plan, prepared: Prepared) -> Journal:
     if plan.request.mode is Mode.POLISH and plan.snapshot:
         journal.polish(plan.snapshot.step)
     return journal
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write into an error of the user's."""
-    try:
-        yield
-    except OSError as error:
-        raise AndreaError(
-            f"cannot write in {folder}: {error.strerror or error}",
-            f"{cure(error)}, or choose another folder with --out",
-        ) from error
 
 
 def _copy_tokenizer(source: Path, target: Path) -> None:

@@ -59,7 +59,10 @@ def benchmark(
     if suggest is not None:
         given = {"--batch": batch, "--accumulation": accumulation, "--kernels": kernels, "--tune": tune, "--peer": peer}
         if unused := [name for name, value in given.items() if value]:
-            raise AndreaError(f"--suggest only finds batch and accumulation; {unused[0]} is for one that is given")
+            raise AndreaError(
+                f"--suggest tries every batch and accumulation by itself, so {unused[0]} says nothing to it",
+                f"leave out {unused[0]}, or --suggest",
+            )
         _suggest(config, suggest, found, chosen, steps, json_)
         return
     count = steps or (3 if found.kind == "cpu" else 30)
@@ -83,16 +86,22 @@ def _suggest(
 ) -> None:
     """Print how fast each division of a step is, and what to type for the fastest.
 
-    A signal ends the measurements, shows those that there are, and gives its exit code.
+    Ctrl-C ends the measurements at once, shows those that there are, and gives its exit code.
     """
     from andrea.engine.buffers import readable
     from andrea.engine.suggestion import fastest, suggest
-    from andrea.interrupts import Interrupts, exit_code
+    from andrea.interrupts import exit_code
     from andrea.progress import Preparing
 
     timed, warmup = (steps or 1, 1) if device.kind == "cpu" else (steps or 8, 3)
-    with Interrupts() as interrupts, Preparing() as progress:
-        found = suggest(config, tokens, device, precision, timed, warmup, progress, interrupts.stop_asked)
+    found: list[dict[str, Any]] = []
+    interrupted = False
+    with Preparing() as progress:
+        try:
+            for division in suggest(config, tokens, device, precision, timed, warmup, progress):
+                found.append(division)  # noqa: PERF402  (what is there stays when Ctrl-C ends the loop)
+        except KeyboardInterrupt:
+            interrupted = True
     best = fastest(found)
     settings = [f"batch.{name}={best[name]}" for name in ("batch_size", "accumulation")] if best else []
     if json_:
@@ -102,9 +111,9 @@ def _suggest(
         headings = ("batch size", "accumulation", "memory", "ms a step", "tokens/s")
         print_table(headings, ((*_division(row), readable(row["memory_planned"]), *_speed(row)) for row in found))
         if best:
-            print("fastest: " + " ".join(f"--set {setting}" for setting in settings))
-    if interrupts.stopped_by:
-        raise typer.Exit(exit_code(interrupts.stopped_by))
+            print(("fastest of these: " if interrupted else "fastest: ") + " ".join(f"--set {one}" for one in settings))
+    if interrupted:
+        raise typer.Exit(exit_code("SIGINT"))
 
 
 def _division(row: dict[str, Any]) -> tuple[str, str]:
@@ -114,7 +123,7 @@ def _division(row: dict[str, Any]) -> tuple[str, str]:
 def _speed(row: dict[str, Any]) -> tuple[str, str]:
     if "median_ms" in row:
         return f"{row['median_ms']:,.1f}", f"{row['tokens_per_second']:,.0f}"
-    return "not measured" if row["fits"] else "does not fit", ""
+    return "does not fit", ""
 
 
 def configuration(name: str, shape: Mapping[str, int | None]) -> tuple[EngineConfig, dict[str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ import typer
 
 from andrea.cli_answers import print_json
 from andrea.cli_options import AsJson
-from andrea.errors import AndreaError
+from andrea.errors import AndreaError, writing_in
 
 
 def trial(
@@ -45,7 +45,8 @@ def trial(
     failed: list[str] = []
     if not report:
         make = find_queue(queue)
-        write_trial(folder, file, jobs)
+        with writing_in(folder):
+            write_trial(folder, file, jobs)
         work = make(part, device or ["auto"], folder / "logs", print_line)
         if stopped_by := work.work():
             raise typer.Exit(exit_code(stopped_by))
@@ -54,8 +55,9 @@ def trial(
     if not table:
         raise AndreaError(f"no run of {folder} is done", "andrea trial TRIAL without --report makes them")
     summaries = summarise(asked, table)
-    text = write_report(folder, asked, table, summaries)
-    plots = write_plots(folder / "plots", asked, table, summaries)
+    with writing_in(folder):
+        text = write_report(folder, asked, table, summaries)
+        plots = write_plots(folder / "plots", asked, table, summaries)
     print_json(to_json(table, summaries)) if json_ else print(text)
     print_line(f"report: {folder / 'report.md'}" + (f", plots: {folder / 'plots'}" if plots else ""))
     if not plots:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class AndreaError(Exception):
@@ -50,6 +52,18 @@ _CURES = {
 def cure(error: OSError) -> str:
     """Return what a person can do when the system refuses to write a file, as the beginning of a hint."""
     return _CURES.get(error.errno or 0, "see to what the system says")
+
+
+@contextmanager
+def writing_in(folder: Path) -> Iterator[None]:
+    """Turn the operating system's refusal to write in the folder of --out into an error of the user's."""
+    try:
+        yield
+    except OSError as error:
+        raise AndreaError(
+            f"cannot write in {folder}: {error.strerror or error}",
+            f"{cure(error)}, or choose another folder with --out",
+        ) from error
 
 
 def nearest(wrong: str, known: Iterable[str], count: int = 3) -> list[str]:

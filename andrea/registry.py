@@ -313,7 +313,10 @@ def _no_option(name: str, key: str, known: Sequence[str]) -> AndreaError:
         hint = did_you_mean(key, known) or f"options of {name}: {', '.join(known)}"
     elif name.startswith("source."):
         stands = f'{{"name": ..., "reader": "{name}", "options": {{"{key}": ...}}}}'
-        hint = f"what a reader is told stands with its source in the experiment: {stands}"
+        return AndreaError(
+            f"{name}.{key} is set, but for no source",
+            f"what a reader is told stands with a source that it reads, in the experiment: {stands}",
+        )
     else:
         hint = f"{name} has no options"
     return AndreaError(f"{name} has no option {key!r}", hint)

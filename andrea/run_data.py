@@ -46,10 +46,10 @@ class Asked:
     def __init__(self, chosen: Sequence[Chosen], hooks: Hooks | None = None, saved: str = "") -> None:
         kinds = ("source", "filter", "tokenizer")
         self._plugins = [(one.name, dict(one.options)) for one in chosen if one.entry.kind in kinds]
-        self._hooks, self._saved = hooks, saved
+        self._hooks, self.saved = hooks, saved
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_plugins": self._plugins, "_hooks": None, "_saved": self._saved}
+        return {"_plugins": self._plugins, "_hooks": None, "saved": self.saved}
 
     @property
     def hooks(self) -> Hooks:
@@ -73,8 +73,8 @@ class Asked:
 
     def make_tokenizer(self, request: TokenizerRequest) -> Tokenizer:
         """Ask the tokenizer plugin."""
-        if self._saved and request.saved is None:
-            request = TokenizerRequest(request.sample, Path(self._saved))
+        if self.saved and request.saved is None:
+            request = TokenizerRequest(request.sample, Path(self.saved))
         return self.hooks.make_tokenizer(request)
 
 
@@ -142,6 +142,8 @@ def given_tokenizer(asked: Asked) -> Tokenizer | None:
     AndreaError
         When it cannot be had, or be trained as asked.
     """
+    if Path(asked.saved).is_file():
+        raise AndreaError(f"data.tokenizer: {asked.saved} is a file", "name a folder that andrea tokenizer train wrote")
     with suppress(NeedsTextError):
         return asked.make_tokenizer(TokenizerRequest())
     return None

@@ -8,6 +8,7 @@ was asked, what exists and what to type next.
 from __future__ import annotations
 
 import codecs
+import fnmatch
 import glob
 import gzip
 import io
@@ -271,9 +272,26 @@ def _files_matching(pattern: Path) -> list[tuple[Path, str]]:
     root = Path(*pattern.parts[:magic]) if magic else Path()
     if not root.is_dir():
         raise missing(root)
-    os.scandir(root).close()  # glob passes over what it cannot read
-    found = root.glob(str(Path(*pattern.parts[magic:])))
-    return sorted(((p, p.relative_to(root).as_posix()) for p in found if p.is_file()), key=lambda item: item[1])
+    found = set(_matching(root, pattern.parts[magic:]))
+    return sorted(((path, path.relative_to(root).as_posix()) for path in found), key=lambda item: item[1])
+
+
+def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+    """Yield the files below a folder that match; where it may not look it fails, which pathlib's glob does not."""
+    first, rest = parts[0], parts[1:]
+    if first == "**" and rest:
+        yield from _matching(folder, rest)
+    with os.scandir(folder) as entries:
+        paths = sorted(Path(entry.path) for entry in entries)
+    for path in paths:
+        hidden = path.name.startswith(".") and not first.startswith(".")
+        if hidden or not fnmatch.fnmatchcase(path.name, first):
+            continue
+        if path.is_dir() and not (first == "**" and path.is_symlink()):  # a link may lead back up
+            deeper = parts if first == "**" else rest
+            yield from _matching(path, deeper) if deeper else ()
+        elif path.is_file() and not rest:
+            yield path
 
 
 def missing(path: Path) -> AndreaError:

@@ -89,9 +89,12 @@ class Trial:
         for name in self.arms:
             if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
                 raise AndreaError(f"the arm {name!r} cannot be part of a file name", "use a-z, 0-9, '-' and '_'")
-        for name in (self.baseline, *self.against):
+        if not self.arms:
+            raise AndreaError("arms is empty, so there is nothing to run", 'at least one: "arms": {"uniform": {}}')
+        for key, name in (("baseline", self.baseline), *(("against", other) for other in self.against)):
             if name not in self.arms:
-                raise AndreaError(f"there is no arm {name!r}", did_you_mean(name, list(self.arms)) or _arms(self.arms))
+                hint = did_you_mean(name, list(self.arms)) or _arms(self.arms)
+                raise AndreaError(f"{key} names {name!r}, which is no arm", hint)
 
     @property
     def compared(self) -> tuple[str, ...]:

@@ -129,6 +129,7 @@ def test_a_tokenizer_that_cannot_be_loaded(experiment, current_folder):
     value = json.loads(Path(experiment).read_text(encoding="utf-8"))
     for data, plugins, said in (
         ({"tokenizer": "nowhere"}, {"tokenizer.byte": {}}, "data.tokenizer: nowhere does not exist"),
+        ({"tokenizer": experiment}, {"tokenizer.byte": {}}, f"data.tokenizer: {experiment} is a file"),
         ({}, {"tokenizer.library": {"path": "nowhere"}}, "nowhere/tokenizer.json does not exist"),
         ({}, {"tokenizer.bpe": {"segments": -1}}, "cannot learn -1 segments"),
     ):

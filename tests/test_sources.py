@@ -150,6 +150,12 @@ def test_files_by_name_pattern_and_list(tree, monkeypatch):
     assert names(str(tree / "a/note.md")) == ["note.md"]
     assert names(str(tree / "a/*.txt")) == ["z.txt"]
     assert names(str(tree / "**/x.txt")) == ["a/deep/x.txt"]
+    assert names(str(tree / "a/**/[xz].txt")) == ["deep/x.txt", "z.txt"]
+    assert names(str(tree / "*/*/x.*")) == ["a/deep/x.txt"]
+    (tree / ".x.txt").write_text("hidden", encoding="utf-8")
+    assert names(str(tree / "*.txt")) == ["b.txt"]
+    (tree / "a/deep/up").symlink_to(tree / "a")  # ** does not follow it round and round
+    assert names(str(tree / "a/**/x.txt")) == ["deep/x.txt"]
     assert names([str(tree / "b.txt"), str(tree / "a/deep")]) == ["b.txt", "x.txt"]
     monkeypatch.chdir(tree)
     assert names("a/*.md") == ["note.md"]
@@ -196,7 +202,8 @@ def test_a_folder_without_permission(tree, monkeypatch):
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    for path in (tree, tree / "a", tree / "a/deep", tree / "a/deep/*.txt"):
+    patterns = (tree / "a/deep/*.txt", tree / "a/*/*.txt", tree / "*/d*/x.txt", tree / "**/x.txt")
+    for path in (tree, tree / "a", tree / "a/deep", *patterns):
         with pytest.raises(AndreaError, match=r"cannot read .*deep: Permission denied") as caught:
             find_files(str(path), [".txt"])
         assert "ls -ld" in caught.value.hint

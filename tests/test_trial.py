@@ -138,7 +138,8 @@ def test_a_part_of_a_trial_has_what_it_waits_for(read_jobs):
         ({"steps": 0}, "steps is 0"),
         ({"seeds": [1, 1]}, "each once"),
         ({"baseline": "unifrom"}, "did you mean uniform"),
-        ({"against": ["best"]}, "there is no arm 'best'"),
+        ({"against": ["best"]}, "against names 'best', which is no arm"),
+        ({"arms": {}}, "arms is empty"),
         ({"arms": {"uniform": {}, "A/B": {}}}, "cannot be part of a file name"),
         ({"arms": {"uniform": {"plugin": {}}}}, "did you mean plugins"),
         ({"arms": {"uniform": {"plugins": {"bandit.ucb": {}}}}}, "arm uniform: there is no plugin bandit.ucb"),
@@ -288,6 +289,15 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(andrea, value, write, s
     refused = andrea("trial", other, "--data", shared_folder, *CPU)
     assert refused.code == 2
     assert "is a run of another experiment" in refused.err
+
+
+def test_a_folder_that_cannot_be_written(andrea, write, shared_folder, current_folder):
+    """It is said like that of a run."""
+    (current_folder / "file").write_text("in the way")
+    ended_with = andrea("trial", write(), "--data", shared_folder, "--out", "file/out", *CPU)
+    assert ended_with.code == 2
+    assert "cannot write in file/out" in ended_with.err
+    assert "--out" in ended_with.err
 
 
 # -- comparing ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ the same but for the order of its sums, the time and the memory are not.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attrs import evolve
@@ -32,7 +32,8 @@ def divide(config: EngineConfig, tokens: int) -> list[EngineConfig]:
     if rows < 1 or rest:
         near = max(1, round(tokens / context)) * context
         raise AndreaError(
-            f"{tokens} tokens are no whole number of rows of {context}", f"for instance {near}, which is near"
+            f"a step of {tokens} tokens is not one row of {context} or several whole ones",
+            f"for instance {near}, which is near",
         )
     sizes = [size for size in range(rows, 0, -1) if rows % size == 0]
     return [evolve(config, batch_size=size, accumulation=rows // size) for size in sizes]
@@ -66,9 +67,8 @@ def suggest(
     steps: int,
     warmup: int,
     tell: Tell = say_nothing,
-    stopped: Callable[[], bool] = lambda: False,
-) -> list[dict[str, Any]]:
-    """Measure every division of a step that fits into memory.
+) -> Iterator[dict[str, Any]]:
+    """Measure every division of a step that fits into memory, and yield each as soon as it is measured.
 
     Parameters
     ----------
@@ -80,40 +80,37 @@ def suggest(
         Timed and untimed steps of each.
     tell
         Hears how far that is.
-    stopped
-        Asked before each; true ends the measurements.
 
-    Returns
-    -------
-    list of dict
+    Yields
+    ------
+    dict
         One for each division, the largest batch first: ``batch_size``, ``accumulation``, ``memory_planned`` in bytes,
-        ``fits``; and of those that were measured ``median_ms`` of a step and ``tokens_per_second``.
+        ``fits``; and of those that do ``median_ms`` of a step and ``tokens_per_second``.
 
     Raises
     ------
     AndreaError
         When the tokens are no whole number of rows, or not even one row at a time fits.
     """
-    divisions = divide(config, tokens)
-    found: list[dict[str, Any]] = []
+    divisions, fitting = divide(config, tokens), 0
     for number, one in enumerate(divisions):
         size, B, A = planned_memory(one, device, precision), one.batch_size, one.accumulation
         free = room(config, device)  # asked each time: libraries keep some of what the one before took
         row = {"batch_size": B, "accumulation": A, "memory_planned": size, "fits": free is None or size <= free}
-        found.append(row)
-        if row["fits"] and not stopped():
+        if row["fits"]:
+            fitting += 1
             tell(f"batch size {B} of {tokens // config.model.context} rows", number, len(divisions))
             figures = measure(one, device, precision, steps, warmup)
             row |= {name: figures[name] for name in ("median_ms", "tokens_per_second")}
-    if not any(row["fits"] for row in found):
+        yield row
+    if not fitting:
         raise AndreaError(
-            f"one row at a time needs {readable(found[-1]['memory_planned'])}; {readable(free or 0)} may be used",
+            f"one row at a time needs {readable(size)}; {readable(free or 0)} may be used",
             "take a smaller model, a shorter context or a smaller storage type",
         )
-    return found
 
 
-def fastest(found: list[dict[str, Any]]) -> dict[str, Any] | None:
+def fastest(found: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the division with the most tokens a second, or None when none was measured."""
     measured = [row for row in found if "tokens_per_second" in row]
     return max(measured, key=lambda row: float(row["tokens_per_second"]), default=None)

@@ -28,7 +28,7 @@ def test_every_division_of_the_rows_is_one():
 @pytest.mark.parametrize(("tokens", "near"), [(97, 96), (0, 8), (5, 8), (-3, 8), (103, 104)])
 def test_a_step_is_whole_rows(tokens, near):
     """Anything else is refused with a number that would do."""
-    with pytest.raises(AndreaError, match="no whole number of rows of 8") as error:
+    with pytest.raises(AndreaError, match="not one row of 8 or several whole ones") as error:
         divide(TINY, tokens)
     assert f"{near}," in error.value.hint
 
@@ -36,7 +36,7 @@ def test_a_step_is_whole_rows(tokens, near):
 def test_the_cpu_is_measured():
     """Each division has a time, memory is the engine's own plan, and the fastest is the one with most tokens."""
     told = []
-    found = suggest(TINY, 6 * 8, CPU, FP32, steps=1, warmup=0, tell=lambda *what: told.append(what))
+    found = list(suggest(TINY, 6 * 8, CPU, FP32, steps=1, warmup=0, tell=lambda *what: told.append(what)))
     assert [row["batch_size"] for row in found] == [6, 3, 2, 1]
     assert all(row["tokens_per_second"] == pytest.approx(48 / row["median_ms"] * 1e3) for row in found)  # rounding
     assert fastest(found)["tokens_per_second"] == max(row["tokens_per_second"] for row in found)
@@ -59,24 +59,26 @@ def test_what_does_not_fit_is_not_tried(monkeypatch):
 
     monkeypatch.setattr(suggestion, "measure", measure)
     monkeypatch.setattr(suggestion, "room", lambda *_: sizes[4])
-    found = suggest(TINY, 64, CARD, FP32, 1, 0)
+    found = list(suggest(TINY, 64, CARD, FP32, 1, 0))
     assert [row["fits"] for row in found] == [False, True, True, True]
     assert tried == [4, 2, 1]
     assert fastest(found)["batch_size"] == 2
     monkeypatch.setattr(suggestion, "room", lambda *_: sizes[1] - 1)
     with pytest.raises(AndreaError, match="one row at a time needs"):
-        suggest(TINY, 64, CARD, FP32, 1, 0)
+        list(suggest(TINY, 64, CARD, FP32, 1, 0))
     assert tried == [4, 2, 1]
 
 
-def test_it_can_be_stopped(monkeypatch):
-    """What was measured before stays, the rest is listed without a time; nothing measured, nothing is fastest."""
-    monkeypatch.setattr(suggestion, "measure", lambda *_: {"median_ms": 1.0, "tokens_per_second": 5.0})
-    answers = iter([False, True, True, True])
-    found = suggest(TINY, 64, CPU, FP32, 1, 0, stopped=lambda: next(answers))
-    assert ["median_ms" in row for row in found] == [True, False, False, False]
-    assert fastest(found)["batch_size"] == 8
-    assert fastest(suggest(TINY, 64, CPU, FP32, 1, 0, stopped=lambda: True)) is None
+def test_each_is_given_as_soon_as_it_is_measured(monkeypatch):
+    """Who stops listening has what was measured before; of nothing, nothing is fastest."""
+    tried = []
+    monkeypatch.setattr(
+        suggestion, "measure", lambda one, *_: tried.append(one) or {"median_ms": 1.0, "tokens_per_second": 5.0}
+    )
+    found = suggest(TINY, 64, CPU, FP32, 1, 0)
+    assert next(found)["batch_size"] == 8
+    assert len(tried) == 1
+    assert fastest([]) is None
 
 
 def test_the_memory_of_this_machine_is_known_or_not(monkeypatch):

@@ -35,10 +35,11 @@ class HumanRange:
     @hookimpl
     def on_start(self) -> None:
         """Refuse to stop for nothing."""
-        for name in ("failures", "evaluations"):
-            if getattr(self, name) < 1:
+        for name, least, usual in (("failures", 1, 3), ("evaluations", 1, 5), ("grace_steps", 0, 2000)):
+            value = getattr(self, name)
+            if value is not None and value < least:
                 raise AndreaError(
-                    f"stop.human_range.{name} is {getattr(self, name)}", f"at least 1: --set stop.human_range.{name}=3"
+                    f"stop.human_range.{name} is {value}", f"at least {least}: --set stop.human_range.{name}={usual}"
                 )
         if not 0 <= self.gain < 1:
             raise AndreaError(
