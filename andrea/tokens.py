@@ -690,15 +690,22 @@ def _scratch(cache: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(task: _Task) -> Iterator[None]:
-    """Let one preparation at a time work in a cache, and clear away what a killed one left half written."""
+    """Let one preparation at a time work in a cache; clear away what a killed one, or this one, left half written."""
     task.cache.mkdir(parents=True, exist_ok=True)
     with (task.cache / "lock").open("w") as file:
         while not _lock(file):
             task.tick("waiting for another preparation", 0)
             time.sleep(0.1)
-        for path in sorted(task.cache.glob("*/*.partial")):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        yield
+        _clear(task.cache)
+        try:
+            yield
+        finally:
+            _clear(task.cache)
+
+
+def _clear(cache: Path) -> None:
+    for path in sorted(cache.glob("*/*.partial")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _lock(file: IO[str]) -> bool:

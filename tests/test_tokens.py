@@ -456,6 +456,21 @@ def test_stopping_with_processes(tmp_path):
     assert {k: v for k, v in content(tmp_path).items() if not k.startswith("other/")} == content(tmp_path / "other")
 
 
+def test_stopping_before_what_is_done_has_its_name(tmp_path, monkeypatch):
+    """What a process has finished and nobody has taken over yet is cleared away too."""
+    seen = []
+
+    def stop(partial, folder):
+        seen.append(partial.is_dir())
+        raise StoppedError
+
+    monkeypatch.setattr("andrea.tokens.publish_folder", stop)
+    with pytest.raises(StoppedError):
+        do(tmp_path)
+    assert seen == [True]
+    assert not list(tmp_path.glob("*/*.partial"))
+
+
 def test_killed_at_random_with_processes(tmp_path):
     """Killed by SIGKILL at random moments, started again with processes or without, the files are the same."""
     do(tmp_path / "whole")
