@@ -130,7 +130,10 @@ RULES = {
     ),
     # -- above all
     "andrea.testing": ours("testing.*"),
-    "andrea.testing.*": (*PARTS, *ours("plugin", "engine.schedule", "words", "human", "known", "testing.*")),
+    "andrea.testing.*": (
+        *PARTS,
+        *ours("plugin", "engine.benchmark", "engine.schedule", "words", "human", "known", "testing.*"),
+    ),
     "andrea.cli_options": (),
     "andrea.cli_answers": (*BASE, *ours("progress", "interrupts", "journal", "tokens")),
     "andrea.cli": ("andrea", "andrea.*"),

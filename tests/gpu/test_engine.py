@@ -14,6 +14,7 @@ from andrea.engine.network import add_gradients, tensors
 from andrea.engine.reference import ReferenceEngine
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
 from andrea.errors import AndreaError
+from andrea.testing.engines import state_bytes, train
 from andrea.types import Precision
 
 FP32 = Precision("fp32")
@@ -73,19 +74,6 @@ def twin_gradients(config, inputs, targets):
     views = tensors(weights, config.model, config.vocabulary), tensors(total, config.model, config.vocabulary)
     losses = add_gradients(inputs, targets, *views, config.model, 1 / inputs.size)
     return total, losses
-
-
-def state_bytes(engine):
-    """All state of an engine, byte by byte."""
-    return {name: value.tobytes() for name, value in engine.export_state().items()}
-
-
-def train(engine, steps, first=0):
-    """Run steps on batches that depend on the step alone; return the losses' bytes."""
-    return [
-        engine.train_step(step, *random_batch(engine.config, seed=step)).row_losses.tobytes()
-        for step in range(first, first + steps)
-    ]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -22,6 +22,7 @@ from andrea.engine.network import add_gradients, tensors
 from andrea.engine.operations import E4M3, E5M2
 from andrea.engine.schedule import ScheduleConfig
 from andrea.errors import AndreaError
+from andrea.testing.engines import state_bytes, train
 from andrea.types import Precision
 
 MACROS = {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"}
@@ -300,18 +301,6 @@ def opened(eight):
     yield open_one
     for engine in engines:
         engine.close()
-
-
-def state_bytes(engine):
-    return {name: value.tobytes() for name, value in engine.export_state().items()}
-
-
-def train(engine, steps, first=0):
-    """Run steps on batches that depend on the step alone; return the losses' bytes."""
-    return [
-        engine.train_step(step, *random_batch(engine.config, seed=step)).row_losses.tobytes()
-        for step in range(first, first + steps)
-    ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
