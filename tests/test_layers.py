@@ -47,6 +47,8 @@ RULES = {
     **dict.fromkeys(ours("smoothing", "student_t"), BASE),
     # -- numbers
     "andrea.engine": (*BASE, "andrea.engine.*"),
+    "andrea.engine.attention_cudnn": (*BASE, *ours("extras", "engine", "engine.attention")),
+    "andrea.engine.attention_choice": (*BASE, *ours("engine", "engine.attention", "engine.attention_*")),
     "andrea.engine.*": (*BASE, *ours("resources", "engine", "engine.*")),
     # -- text
     "andrea.sources": (*BASE, *ours("extras", "plugin")),

@@ -21,7 +21,8 @@ from andrea.types import Device, Precision
 
 Tokens = npt.NDArray[np.int32]
 Watch = Callable[[int, int], bool]  # (row, id) as it comes; True ends the row
-SWITCHES = ("arena_limit", "fused_gelu", "gemm", "graph", "slices", "threads")  # the last two: of the numpy engine
+# The last two are switches of the numpy engine.
+SWITCHES = ("arena_limit", "attention", "fused_gelu", "gemm", "graph", "slices", "threads")
 
 
 @frozen

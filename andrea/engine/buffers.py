@@ -17,6 +17,8 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from andrea.engine import Buffer, EngineConfig, fp8
+from andrea.engine.attention_choice import attention_of
+from andrea.engine.attention_cudnn import WORKSPACE, workspace_bytes
 from andrea.engine.elementwise import CHUNK, STATE, Elementwise, Tensor, chunk_table
 from andrea.engine.gemm import WORKSPACE_BYTES
 from andrea.engine.model import ModelConfig, layout, parameter_count
@@ -152,6 +154,9 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
     _plan_head(plan, config, precision.storage)
     fp8.plan_buffers(plan, config, precision)
     plan.add("gemm_workspace", "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
+    if attention_of(config) == "cudnn":
+        size = workspace_bytes(config.batch_size, config.model.context, config.model.n_head, config.training)
+        plan.add(WORKSPACE, "scratch of cuDNN", (size,), "uint8")
     return plan
 
 

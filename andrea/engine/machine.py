@@ -10,7 +10,9 @@ from typing import Any
 from attrs import define, field
 
 from andrea.engine import EngineConfig, check_switches, fp8
-from andrea.engine.attention import HEAD_DIMS, Attention, type_macros
+from andrea.engine.attention import HEAD_DIMS, type_macros
+from andrea.engine.attention_choice import AttentionKernels, check_attention, open_attention
+from andrea.engine.attention_cudnn import WORKSPACE, CudnnAttention
 from andrea.engine.buffers import (
     Arena,
     Placement,
@@ -45,7 +47,7 @@ class Machine:
     placement: Placement
     kernels: Kernels
     elementwise: Elementwise
-    attention: Attention
+    attention: AttentionKernels
     gemms: Gemms
     stream: int
     fused_gelu: bool
@@ -196,6 +198,7 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
             f"{device.name} has {device.capability[0]}.{device.capability[1]}",
             "take --plugin precision.fp16 or --plugin precision.fp32",
         )
+    check_attention(config, device, precision)
 
 
 def usable_memory(config: EngineConfig) -> int:
@@ -212,11 +215,13 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     files = [*FILES, *OWN_FILES, *(fp8.FILES if fp8.products_of(config, precision) else ())]
     kernels = Kernels(compile_kernels(files, type_macros(precision), architecture))
     stream = int(check(driver().cuStreamCreate(STREAM_NON_BLOCKING), "cuStreamCreate"))
-    attention = Attention(config.model.head_dim, config.model.n_head, precision, architecture)
+    attention = open_attention(config, precision, architecture)
     gemms = open_gemms(str(config.options.get("gemm", "auto")), device, precision, architecture)
     free_before = free_memory()
     arena = Arena.allocate(plan)
     gemms.workspace = arena.address("gemm_workspace")
+    if isinstance(attention, CudnnAttention):
+        attention.workspace = arena.address(WORKSPACE)
     placement = place_parameters(config.model, config.vocabulary)
     upload(arena.address("chunks"), update_chunks(config.model, config.vocabulary))
     if config.training and config.model.norm_affine:

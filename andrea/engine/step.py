@@ -14,6 +14,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, Watch, check_training, sum_losses
+from andrea.engine.attention_choice import describe
 from andrea.engine.backward import backward
 from andrea.engine.buffers import Pinned
 from andrea.engine.compiler import architecture_of, compiler_version, kernel_digest
@@ -63,7 +64,8 @@ class CudaEngine:
     config
         What is computed. Options read here: ``graph`` (True: what the card does again and again is captured; False
         gives the same bits), ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or
-        ``own``) and ``fused_gelu`` (True or False; by default as `andrea.engine.machine` decides).
+        ``own``), ``attention`` (see `andrea.engine.attention_choice`) and ``fused_gelu`` (True or False; by default as
+        `andrea.engine.machine` decides).
     device
         A card, from `andrea.engine.device.find_device`.
     precision
@@ -451,6 +453,7 @@ class CudaEngine:
             "kernels": kernel_digest(),
             "gemm": f"{m.gemms.name} {m.gemms.version}",
             "gemm_algorithms": hashlib.sha256(algorithms.encode()).hexdigest(),
+            "attention": describe(self.config, m.attention),
             "fused_gelu": f"{m.fused_gelu} {m.fused_gelu_gradient}",
             "fp8": " ".join(products_of(self.config, self.precision)),
         }

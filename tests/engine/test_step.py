@@ -462,7 +462,7 @@ def opened(monkeypatch):
     monkeypatch.setattr("andrea.engine.generate.driver", lambda: host)
     monkeypatch.setattr(machine, "compile_kernels", lambda *_: [])
     monkeypatch.setattr(machine, "Kernels", lambda _cubins: HostKernels(host))
-    monkeypatch.setattr(machine, "Attention", lambda *_: HostAttention(SHAPE["H"]))
+    monkeypatch.setattr(machine, "open_attention", lambda *_: HostAttention(SHAPE["H"]))
     monkeypatch.setattr(machine, "open_gemms", lambda *_: HostGemms())
     assert isinstance(optimizer, types.ModuleType)
     engines = []
@@ -705,6 +705,25 @@ def test_launches_are_timed_by_kind(opened, shape):
     assert all(group.milliseconds == group.launches for group in groups.values())  # a millisecond each, it says
     engine.train_step(1, *random_batch(config))  # nothing is watched any more
     assert not engine._machine.gemms.__class__.__name__.startswith("_Timed")
+
+
+def test_cudnn_is_told_where_its_scratch_lies(opened, monkeypatch):
+    """And the fingerprint says which attention it is, of cuDNN with its version."""
+    from andrea.engine import machine
+    from andrea.engine.attention_cudnn import WORKSPACE, CudnnAttention
+
+    class Imitated(HostAttention, CudnnAttention):
+        version, workspace = "9.19.0", 0
+
+    plain = opened(SMALL)
+    assert plain.fingerprint()["attention"] == "mma"
+    made = Imitated(SHAPE["H"])
+    monkeypatch.setattr(machine, "check_attention", lambda *_: None)  # the imitated card computes in float32
+    monkeypatch.setattr(machine, "open_attention", lambda *_: made)
+    engine = opened(SMALL, attention="cudnn")
+    assert made.workspace == engine._machine.at(WORKSPACE) != 0
+    assert engine.fingerprint()["attention"] == "cudnn 9.19.0"
+    assert {one.name for one in engine.memory_plan()} - {one.name for one in plain.memory_plan()} == {WORKSPACE}
 
 
 def test_benchmark_of_a_card(opened, monkeypatch):

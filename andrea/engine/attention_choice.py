@@ -1,0 +1,92 @@
+"""Which attention the engine computes with: its option ``attention``, and the interface that all of them have."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from andrea.engine import EngineConfig
+from andrea.engine.attention import Attention
+from andrea.engine.attention_cudnn import CudnnAttention, check_cudnn
+from andrea.errors import AndreaError, did_you_mean
+from andrea.types import Device, Precision
+
+#: Values of ``engine.attention``: ``mma`` and ``hopper`` are kernels of our own, ``auto`` is the first of them.
+ATTENTIONS = ("auto", "mma", "hopper", "cudnn")
+
+
+class AttentionKernels(Protocol):
+    """What the engine launches; see `andrea.engine.attention.Attention` for shapes. Arguments are device addresses."""
+
+    def forward(self, qkv: int, out: int, lse: int, B: int, T: int, stream: int) -> None:
+        """Attend from every position of B rows."""
+
+    def backward(
+        self, qkv: int, out: int, lse: int, dout: int, dqkv: int, rows: int, B: int, T: int, stream: int
+    ) -> None:
+        """Give the gradient of queries, keys and values."""
+
+    def decode(
+        self, qkv: int, keys: int, values: int, positions: int, out: int, rows: int, context: int, stream: int
+    ) -> None:
+        """Attend from one new token a row to what the caches hold."""
+
+    def cache(
+        self, qkv: int, keys: int, values: int, B: int, T: int, first_row: int, context: int, stream: int
+    ) -> None:
+        """Copy a prompt's keys and values into the caches."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+def attention_of(config: EngineConfig) -> str:
+    """Return the name of the attention that a configuration asks for; ``auto`` is decided here.
+
+    Raises
+    ------
+    AndreaError
+        When there is none of that name: says which there are.
+    """
+    wanted = str(config.options.get("attention", "auto"))
+    if wanted not in ATTENTIONS:
+        meant = did_you_mean(wanted, ATTENTIONS)
+        raise AndreaError(
+            f"engine.attention is {wanted!r}", f"{f'{meant} ' if meant else ''}it may be {', '.join(ATTENTIONS)}"
+        )
+    return "mma" if wanted == "auto" else wanted
+
+
+def check_attention(config: EngineConfig, device: Device, precision: Precision) -> None:
+    """Refuse an attention that is not there or cannot compute this, before anything is opened.
+
+    Raises
+    ------
+    AndreaError
+        Says what it can compute.
+    """
+    if attention_of(config) == "cudnn":
+        check_cudnn(config, device, precision)
+
+
+def open_attention(config: EngineConfig, precision: Precision, architecture: str) -> AttentionKernels:
+    """Return the attention of a configuration, loaded into the current context.
+
+    Raises
+    ------
+    AndreaError
+        When there is none of that name, or it cannot compute this.
+    """
+    model, chosen = config.model, attention_of(config)
+    shape = (model.head_dim, model.n_head, precision, architecture)
+    if chosen == "cudnn":
+        return CudnnAttention(*shape, config.batch_size, model.context, config.training)
+    if chosen == "hopper":
+        from andrea.engine.attention_hopper import HopperAttention
+
+        return HopperAttention(*shape)
+    return Attention(*shape)
+
+
+def describe(config: EngineConfig, attention: AttentionKernels) -> str:
+    """Return what a fingerprint says of an attention: its name, and what is not in the digest of our own kernels."""
+    return attention_of(config) + (f" {attention.version}" if isinstance(attention, CudnnAttention) else "")
