@@ -284,5 +284,5 @@ class CudnnAttention:
             raise AndreaError(
                 f"cuDNN {self._cudnn.backend_version_string()} wants {wanted} bytes of scratch for attention; "
                 f"{planned} are planned",
-                f"{WAY_OUT}, or install a version that is known: pip install 'nvidia-cudnn-cu13<9.29'",
+                f"{WAY_OUT}, or install a version that docs/kernels.md names",
             )
