@@ -125,7 +125,8 @@ def measure(
         ``median_ms``, ``p95_ms`` by the wall clock, one call of `train_step` each; ``tokens_per_second``;
         ``model_tflops`` and ``share_of_peak`` (None when the peak is unknown); ``memory_planned`` in bytes;
         and, where the engine can tell, ``device_ms`` (median time of a step on the card), ``idle_ms`` (from its end to
-        the begin of the next), ``host_ms`` (of a call outside waiting), ``graph_nodes`` and ``memory_measured``.
+        the begin of the next), ``host_ms`` (of a call outside waiting), ``graph_nodes``,
+        ``other_nodes`` (of these, no kernels) and ``memory_measured``.
 
     Raises
     ------
@@ -191,7 +192,7 @@ def _measure(
         figures["idle_ms"] = statistics.median(one.idle_ms for one in known)
     nodes = getattr(engine, "graph_nodes", None)
     if nodes is not None:
-        figures["graph_nodes"] = nodes
+        figures["graph_nodes"], figures["other_nodes"] = nodes, getattr(engine, "other_nodes", None)
     measured = getattr(engine, "measured_memory", None)
     if measured is not None:
         figures["memory_measured"] = measured()

@@ -8,7 +8,7 @@ Axis letters: N = B T positions, C width, V vocabulary, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -254,6 +254,10 @@ class Elementwise:
     def zero(self, out: int, size: int) -> None:
         """Fill `size` bytes with zeros."""
         self.launch("k_zero", blocks_for(size, _EACH * 16), 256, out, size)
+
+    def zero_node(self, graph: Any, behind: Sequence[Any], out: int, size: int) -> Any:
+        """Add `zero` to a graph behind some of its nodes, and return its node."""
+        return self.kernels.kernel("k_zero").node(graph, behind, blocks_for(size, _EACH * 16), 256, out, size)
 
     # -- loss --------------------------------------------------------------------------------------------------------
 

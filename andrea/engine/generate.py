@@ -74,8 +74,8 @@ class Decoder:
         """Record a prompt's forward and one position as graphs, in the place of those before."""
         self.close_graphs()
         m = self._machine
-        self._reading = Graph(m.stream, lambda: forward(m, m.at("ids"), 1))
-        self._graph = Graph(m.stream, lambda: one_position(m))
+        self._reading = m.record(lambda: forward(m, m.at("ids"), 1))
+        self._graph = m.record(lambda: one_position(m))
 
     def close_graphs(self) -> None:
         """Give the graphs back; what follows is launched one by one."""

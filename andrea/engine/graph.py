@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from andrea.engine.launcher import check, driver
+
+Zero = Callable[[Any, Sequence[Any], int, int], Any]  # graph, nodes that come first, address, bytes -> its node
 
 
 class Graph:
@@ -16,15 +18,27 @@ class Graph:
     every matrix product must be prepared: neither may happen inside. Garbage collection waits meanwhile, because a
     finaliser that frees something of CUDA's would break the recording.
 
+    The driver launches a graph of nothing but kernels, one behind the other, in a few microseconds whatever its length,
+    and any other node by node. So memory that a library fills with zeros is filled by a kernel instead.
+
     Parameters
     ----------
     stream
         A stream that does not synchronise with the default one.
     record
         Launches the work.
+    zero
+        Adds a kernel to a graph that does what a fill with zeros does.
+
+    Attributes
+    ----------
+    nodes
+        Launches that it holds.
+    other
+        Of these, nodes that are no kernels.
     """
 
-    def __init__(self, stream: Any, record: Callable[[], None]) -> None:
+    def __init__(self, stream: Any, record: Callable[[], None], zero: Zero) -> None:
         self._driver = driver()
         collecting = gc.isenabled()
         gc.disable()
@@ -36,6 +50,7 @@ class Graph:
             finally:
                 graph = check(self._driver.cuStreamEndCapture(stream), "cuStreamEndCapture")
             _, self.nodes = check(self._driver.cuGraphGetNodes(graph, 0), "cuGraphGetNodes")
+            self.other = fill_by_kernels(graph, self.nodes, zero)
             self._executable = check(self._driver.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
             check(self._driver.cuGraphDestroy(graph), "cuGraphDestroy")
             check(self._driver.cuGraphUpload(self._executable, stream), "cuGraphUpload")
@@ -53,3 +68,42 @@ class Graph:
         if self._executable is not None:
             check(self._driver.cuGraphExecDestroy(self._executable), "cuGraphExecDestroy")
             self._executable = None
+
+
+def fill_by_kernels(graph: Any, count: int, zero: Zero) -> int:
+    """Put a kernel in the place of every fill with zeros of `count` nodes; return how many are no kernels then."""
+    cuda = driver()
+    kinds = cuda.CUgraphNodeType
+    nodes, _ = check(cuda.cuGraphGetNodes(graph, count), "cuGraphGetNodes") if count else ([], 0)
+    others = 0
+    for node in nodes:
+        kind = check(cuda.cuGraphNodeGetType(node), "cuGraphNodeGetType")
+        if kind == kinds.CU_GRAPH_NODE_TYPE_MEMSET and _fills_a_row(cuda, node):
+            _replace(cuda, graph, node, zero)
+        elif kind != kinds.CU_GRAPH_NODE_TYPE_KERNEL:
+            others += 1
+    return others
+
+
+def _fills_a_row(cuda: Any, node: Any) -> bool:
+    """Say whether a node fills bytes in a row with zeros."""
+    fill = check(cuda.cuGraphMemsetNodeGetParams(node), "cuGraphMemsetNodeGetParams")
+    return int(fill.value) == 0 and int(fill.height) == 1
+
+
+def _replace(cuda: Any, graph: Any, node: Any, zero: Zero) -> None:
+    """Put a kernel between the nodes before and behind a fill, and take the fill out."""
+    fill = check(cuda.cuGraphMemsetNodeGetParams(node), "cuGraphMemsetNodeGetParams")
+    before, behind = _around(cuda.cuGraphNodeGetDependencies, node), _around(cuda.cuGraphNodeGetDependentNodes, node)
+    kernel = zero(graph, before, int(fill.dst), int(fill.elementSize) * int(fill.width))
+    if behind:
+        # Up to CUDA 12 the call that takes a list of edges' data has a name of its own.
+        connect = getattr(cuda, "cuGraphAddDependencies_v2", cuda.cuGraphAddDependencies)
+        check(connect(graph, [kernel] * len(behind), behind, None, len(behind)), "cuGraphAddDependencies")
+    check(cuda.cuGraphDestroyNode(node), "cuGraphDestroyNode")
+
+
+def _around(ask: Callable[..., Any], node: Any) -> list[Any]:
+    """Return the nodes that a node waits for, or that wait for it; the edges' data, since CUDA 13, says nothing new."""
+    *_, count = check(ask(node), ask.__name__)
+    return list(check(ask(node, count), ask.__name__)[0]) if count else []

@@ -92,6 +92,7 @@ class Kernel:
     def __init__(self, bindings: Any, name: str, function: Any, signature: str) -> None:
         self.name, self.signature, self.function = name, signature, function
         self._launch = bindings.cuLaunchKernel
+        self._bindings = bindings
         self._attribute = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._set_attribute = bindings.cuFuncSetAttribute
         self._values = [_TYPES[letter]() for letter in signature]
@@ -120,15 +121,27 @@ class Kernel:
         arguments
             In the kernel's order: pointers and integers as int, float32 as float.
         """
-        if len(arguments) != len(self._values):
-            raise TypeError(f"{self.name} takes {len(self._values)} arguments ({self.signature}), not {len(arguments)}")
-        for value, argument in zip(self._values, arguments, strict=True):
-            value.value = argument
+        self._fill(arguments)
         if shared_bytes > self._shared_limit:
             self.allow_shared(shared_bytes)
         status = self._launch(self.function, *_three(grid), *_three(block), shared_bytes, stream, self._address, 0)[0]
         if int(status):
             check((status,), f"launch of {self.name} grid {grid} block {block} shared {shared_bytes}")
+
+    def node(self, graph: Any, behind: Sequence[Any], grid: Dimensions, block: Dimensions, *arguments: Any) -> Any:
+        """Add a launch to a graph behind some of its nodes, without shared memory, and return its node."""
+        self._fill(arguments)
+        launch = self._bindings.CUDA_KERNEL_NODE_PARAMS()
+        launch.func, launch.kernelParams, launch.sharedMemBytes = self.function, self._address, 0
+        launch.gridDimX, launch.gridDimY, launch.gridDimZ = _three(grid)
+        launch.blockDimX, launch.blockDimY, launch.blockDimZ = _three(block)
+        return check(self._bindings.cuGraphAddKernelNode(graph, list(behind), len(behind), launch), self.name)
+
+    def _fill(self, arguments: Sequence[Any]) -> None:
+        if len(arguments) != len(self._values):
+            raise TypeError(f"{self.name} takes {len(self._values)} arguments ({self.signature}), not {len(arguments)}")
+        for value, argument in zip(self._values, arguments, strict=True):
+            value.value = argument
 
 
 def _three(size: Dimensions) -> tuple[int, int, int]:

@@ -5,6 +5,7 @@ Axis letters: B rows of a micro-batch, T context, N = B T, C width, H heads, D =
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from attrs import define, field
@@ -28,6 +29,7 @@ from andrea.engine.buffers import (
 from andrea.engine.compiler import architecture_of, compile_kernels
 from andrea.engine.elementwise import FILES, Elementwise
 from andrea.engine.gemm import Gemms, Problem, open_gemms
+from andrea.engine.graph import Graph
 from andrea.engine.launcher import Kernels, check, driver, upload
 from andrea.errors import AndreaError
 from andrea.types import Device, Precision
@@ -106,6 +108,10 @@ class Machine:
     def zero(self, name: str) -> None:
         """Fill a buffer with zeros, by a kernel: a graph of nothing but kernels in a row is launched faster."""
         self.elementwise.zero(self.at(name), self.arena.plan[name].bytes)
+
+    def record(self, launches: Callable[[], None]) -> Graph:
+        """Return what `launches` does on the stream as one graph."""
+        return Graph(self.stream, launches, self.elementwise.zero_node)
 
     # -- matrix products, all row-major --------------------------------------------------------------------------------
 

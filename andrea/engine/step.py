@@ -187,6 +187,11 @@ class CudaEngine:
         """Launches that the graph of a step holds; None where there is no graph."""
         return self._graph.nodes if self._graph is not None else None
 
+    @property
+    def other_nodes(self) -> int | None:
+        """Those of them that are no kernels, for which the driver launches node by node; see `Graph`."""
+        return self._graph.other if self._graph is not None else None
+
     def _take(self, inputs: Tokens, targets: Tokens, rate: float) -> None:
         """Send a step's inputs to the card, after the ids were checked where they lie: the mirror is only written."""
         shape, vocabulary = (self.config.rows, self.config.model.context), self.config.vocabulary
@@ -246,11 +251,11 @@ class CudaEngine:
         self._close_graphs()
         self._decoder.record()
         if self.config.training:
-            self._graph = Graph(self._machine.stream, self._record)
-            self._update = Graph(self._machine.stream, self._apply)
+            self._graph = self._machine.record(self._record)
+            self._update = self._machine.record(self._apply)
         if self._linear.state:
-            self._first = Graph(self._machine.stream, self._record_first)
-        self._evaluation = Graph(self._machine.stream, self._evaluate_batch)
+            self._first = self._machine.record(self._record_first)
+        self._evaluation = self._machine.record(self._evaluate_batch)
 
     def _close_graphs(self) -> None:
         """Give the graphs back; what follows is launched one by one."""

@@ -638,9 +638,9 @@ class HostGraph:
     """A graph that knows the algorithm it was recorded with, and whether it was given back."""
 
     made: ClassVar[list[HostGraph]] = []
-    nodes = 7
+    nodes, other = 7, 0
 
-    def __init__(self, _stream, record):
+    def __init__(self, _stream, record, _zero):
         self.record, self.algorithm, self.closed = record, HostGemms.algorithm, False
         self.made.append(self)
 
@@ -655,7 +655,7 @@ class HostGraph:
 
 def test_tuning_records_every_graph_anew(opened, monkeypatch):
     """After tuning no graph holds an old algorithm: step, update, evaluation, prompt and position."""
-    from andrea.engine import generate, step
+    from andrea.engine import step
 
     def tune(self, _time):
         monkeypatch.setattr(HostGemms, "algorithm", "fast")
@@ -665,8 +665,7 @@ def test_tuning_records_every_graph_anew(opened, monkeypatch):
     monkeypatch.setattr(HostGemms, "tune", tune, raising=False)
     monkeypatch.setattr(HostGraph, "made", [])
     monkeypatch.setattr(step, "CublasLt", HostGemms)
-    for module in (generate, step):
-        monkeypatch.setattr(module, "Graph", HostGraph)
+    monkeypatch.setattr("andrea.engine.machine.Graph", HostGraph)
     engine, plain = opened(SMALL, graph=True), opened(SMALL)
     assert engine.tune() == {"card": {}}
     assert [graph.algorithm for graph in HostGraph.made if graph.closed] == ["first"] * 5

@@ -139,6 +139,14 @@ def test_two_runs_are_equal(opened, precision):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_step_is_a_graph_of_kernels(opened, precision):
+    """Fills that cuBLASLt asks for are kernels too, so the driver need not launch node by node."""
+    engine = opened(SMALL, PRECISIONS[precision])
+    assert engine.graph_nodes > 0
+    assert engine.other_nodes == 0
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_graph_gives_the_same_bits(opened, precision):
     """Launching one by one gives the bytes of the captured graph."""
     config = evolve(SMALL, accumulation=2)
