@@ -28,10 +28,11 @@ constexpr int CAST_THREADS = 256;
 enum Kind { E4M3, E5M2 };
 constexpr int TOP_E4M3 = 8, TOP_E5M2 = 15;  // the largest value of either is 1.75 x 2^TOP
 
-struct Scale {
-  float factor;   // from a value to its code
-  float inverse;  // and back, which is what the product is told
+struct Scale {                 // cuBLASLt refuses factors that do not lie at a multiple of 16 bytes
+  alignas(16) float factor;   // from a value to its code
+  alignas(16) float inverse;  // and back, which is what the product is told
 };
+static_assert(sizeof(Scale) == 32, "as in Python");
 
 // The largest power of two by which `amax` may be multiplied and still be at most 1.75 x 2^top; 1 when nothing is known.
 __device__ __forceinline__ Scale scale_of(uint32 amax, int top) {

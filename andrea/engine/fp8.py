@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 FILES = ("fp8",)
 TILE_ROWS, TILE_COLUMNS = 128, 64  # as in kernels/fp8.cu
 ROWS_OF_16_BYTES = 16  # what the rows of an operand must be a multiple of
+SCALE_FLOATS = 4  # from one factor to the next: cuBLASLt takes them at multiples of 16 bytes only
 
 #: Products of a layer that may take operands of 8 bits: outputs, gradients of inputs, gradients of matrices.
 PRODUCTS = tuple(f"{matrix}.{result}" for result in ("y", "dx", "dw") for matrix in MATRICES)
@@ -135,7 +136,7 @@ def plan_buffers(memory: MemoryPlan, config: EngineConfig, precision: Precision)
     memory.add("fp8_history", "largest magnitudes of the last updates", (S, FP8_HISTORY), "float32")
     memory.add("fp8_amax", "largest magnitudes of a step", (S,), "float32")
     memory.add("fp8_weights_amax", "largest magnitudes of matrices", (M,), "float32")
-    memory.add("fp8_scales", "factors of casts and their inverses", (S + M, 2), "float32")
+    memory.add("fp8_scales", "factors of casts and their inverses", (S + M, 2, SCALE_FLOATS), "float32")
     memory.add("fp8_matrices", "table of matrices in 8 bits", (M * MATRIX.itemsize,), "uint8")
     memory.add("fp8_weights", "working weights in 8 bits", (weights,), "uint8")
     memory.add("fp8_operand", "an operand in 8 bits", (N, 4 * C), "uint8")
@@ -277,14 +278,14 @@ class EightBit(Linear):
         return True
 
     def _codes(self, tensor: str, kind: Float8, buffer: str, element: int = 0) -> Operand:
-        return Operand(self.m.at(buffer, element), kind, self._scale(tensor) + 4)
+        return Operand(self.m.at(buffer, element), kind, self._scale(tensor) + 4 * SCALE_FLOATS)
 
     def _weights(self, name: str, result: str) -> Operand:
         return self._codes(name, E4M3, "fp8_weights", self.plan.codes[f"{name}.{result}"])
 
     def _scale(self, name: str) -> int:
         """Return the address of the factor of a tensor or matrix; its inverse lies behind it."""
-        return self.m.at("fp8_scales", 2 * self._place[name])
+        return self.m.at("fp8_scales", 2 * SCALE_FLOATS * self._place[name])
 
     def _multiply(
         self,

@@ -78,7 +78,7 @@ def test_products_in_8_bits_are_planned_by_width():
     N = SMALL.batch_size * SMALL.model.context
     assert plan["fp8_weights"].bytes == L * 3 * 4 * C * C
     assert plan["fp8_history"].shape == (8 * L, 16)  # of every tensor, whatever the products are
-    assert plan["fp8_scales"].shape == (8 * L + 2 * L, 2)
+    assert plan["fp8_scales"].shape == (8 * L + 2 * L, 2, 4)
     assert plan["fp8_operand"].shape == (N, 4 * C)
     assert plan["fp8_turned"].shape == (4 * C, N)
     assert plan["fp8_inputs"].bytes == L * (4 * C + C) * N

@@ -18,7 +18,7 @@ from andrea.engine import EngineConfig, GenerateOptions
 from andrea.engine import operations as op
 from andrea.engine.benchmark import measure, random_batch
 from andrea.engine.elementwise import CHUNK, STATE
-from andrea.engine.fp8 import MATRIX, PRODUCTS
+from andrea.engine.fp8 import MATRIX, PRODUCTS, SCALE_FLOATS
 from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.network import add_gradients, tensors
 from andrea.engine.operations8 import Operations8
@@ -340,7 +340,7 @@ def k_fp8_gelu_bwd(dact, pre, out, *rest):
 def k_fp8_scales(history, amax, scales, state, tensors, forwards, record):
     held = array(state, 1, dtype=STATE)[0]
     given = array(history, tensors, 16), array(amax, tensors), forwards, int(held["applied"])
-    array(scales, tensors, 2)[:] = op.k_fp8_scales(*given, bool(record and not held["skipped"]))
+    array(scales, tensors, 2, SCALE_FLOATS)[:, :, 0] = op.k_fp8_scales(*given, bool(record and not held["skipped"]))
 
 
 def fp8_matrices(matrices, weights):
@@ -358,7 +358,7 @@ def k_fp8_weights_amax(matrices, weights, amax):
 def k_fp8_weights(matrices, weights, amax, scales, codes):
     for m, (row, values) in enumerate(fp8_matrices(matrices, weights)):
         straight, turned, factor = op.k_fp8_weights(values, float(array(amax, SHAPE["grid"][1])[m]))
-        array(scales, SHAPE["grid"][1], 2)[m] = factor, 1 / factor
+        array(scales, SHAPE["grid"][1], 2, SCALE_FLOATS)[m, :, 0] = factor, 1 / factor
         for place, made in ((row["straight"], straight), (row["turned"], turned)):
             if place >= 0:
                 array(codes + int(place), *made.shape, dtype=np.uint8)[:] = made

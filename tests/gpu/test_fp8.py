@@ -15,7 +15,7 @@ from andrea.engine.benchmark import random_batch
 from andrea.engine.compiler import SUPPORT
 from andrea.engine.device import find_cards
 from andrea.engine.elementwise import Elementwise, blocks_for, initial_state
-from andrea.engine.fp8 import MATRIX, PRODUCTS, tiles
+from andrea.engine.fp8 import MATRIX, PRODUCTS, SCALE_FLOATS, tiles
 from andrea.engine.gemm import WORKSPACE_BYTES, CublasLt, Problem
 from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.network import add_gradients, tensors
@@ -148,12 +148,12 @@ def test_scales_are_the_twins(eight, tensors, forwards, record, skipped):
     history[tensors // 2], amax[-1] = 1.75 * 2.0 ** random.integers(-9, 9), 2.0**-120
     amax[tensors // 3], amax[tensors // 4] = np.inf, np.nan
     at = [eight.card.put(one) for one in (history, amax)]
-    scales = eight.card.room(8 * tensors)
+    scales = eight.card.room(32 * tensors)
     eight.launch(
         "k_fp8_scales", blocks_for(tensors, 256), 256, *at, scales, eight.card.put(state), tensors, forwards, record
     )
     expected = op.k_fp8_scales(history, amax, forwards, 21, bool(record and not skipped))
-    assert np.array_equal(eight.card.get(scales, (tensors, 2), "float32"), expected)
+    assert np.array_equal(eight.card.get(scales, (tensors, 2, SCALE_FLOATS), "float32")[:, :, 0], expected)
     assert np.array_equal(eight.card.get(at[0], history.shape, "float32"), history)
     assert not eight.card.get(at[1], (tensors,), "float32").any()
 
@@ -173,7 +173,7 @@ def test_weights_are_the_twins(eight):
         weights.append(eight.to(eight.random.standard_normal((rows, columns)) * scale, "bfloat16"))
     memory = np.concatenate([np.full(128, 0x7FC0, np.uint16), *(one.reshape(-1) for one in weights)])
     read = eight.card.put(table), eight.card.put(memory), eight.card.put(np.zeros(len(shapes), np.float32))
-    scales, codes = eight.card.room(8 * len(shapes)), eight.card.room(codes_end)
+    scales, codes = eight.card.room(32 * len(shapes)), eight.card.room(codes_end)
     grid = max(tiles(*shape) for shape in shapes), len(shapes)
     eight.launch("k_fp8_weights_amax", grid, 256, *read)
     eight.launch("k_fp8_weights", grid, 256, *read, scales, codes)
@@ -184,7 +184,7 @@ def test_weights_are_the_twins(eight):
         amax = op.k_fp8_weights_amax(values)
         straight, turned, factor = op.k_fp8_weights(values, amax)
         assert eight.card.get(read[2] + 4 * m, (1,), "float32")[0] == np.float32(amax)
-        assert eight.card.get(scales + 8 * m, (2,), "float32").tolist() == [factor, 1 / factor]
+        assert eight.card.get(scales + 32 * m, (2, SCALE_FLOATS), "float32")[:, 0].tolist() == [factor, 1 / factor]
         for place, made in ((row["straight"], straight), (row["turned"], turned)):
             if place >= 0:
                 expected[place : place + made.size] = made.reshape(-1)
@@ -347,7 +347,7 @@ def test_products_of_a_step_are_those_of_its_buffers(opened, eight, close):
     for step in range(2):
         engine.train_step(step, *batch)
     S = len(plan.tensors)
-    scales = np.empty((S + len(plan.matrices), 2), np.float32)
+    scales = np.empty((S + len(plan.matrices), 2, SCALE_FLOATS), np.float32)
     launcher.download(m.at("fp8_scales"), scales)
     engine.train_step(2, *batch)
     N, C = m.N, m.C
@@ -356,7 +356,7 @@ def test_products_of_a_step_are_those_of_its_buffers(opened, eight, close):
         return eight.back(eight.card.get(address, shape, "bfloat16"))
 
     def rounded(values, name, kind):
-        factor = float(scales[(*plan.tensors, *plan.matrices).index(name), 0])
+        factor = float(scales[(*plan.tensors, *plan.matrices).index(name), 0, 0])
         return op.round_float8(values * factor, kind) / factor
 
     for name, x, y in (("w_qkv", "ln1.y", "qkv"), ("w_1", "ln2.y", "preactivation")):
