@@ -27,6 +27,7 @@ from andrea.strict_json import read_json, structure
 from andrea.tokenfile import write_whole
 
 TEST = "test.json"
+RESULT = "result.json"  # what a finished run came to, read from its journal once
 LONGEST_STOP = 100_000  # bytes of a journal's last line, if that says why the run has stopped
 RUN_OF = re.compile(r"\{run:([^}]*)\}")
 
@@ -136,7 +137,8 @@ class Job:
     @property
     def done(self) -> bool:
         """True when the run has ended by itself, be it early, and all is measured; a signal only interrupts it."""
-        return ended(self.folder) and (not self.test_rows or (self.folder / TEST).is_file())
+        finished = (self.folder / RESULT).is_file() or ended(self.folder)
+        return finished and (not self.test_rows or (self.folder / TEST).is_file())
 
 
 def ended(folder: Path) -> bool:

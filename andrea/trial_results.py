@@ -11,14 +11,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from attrs import frozen
+from attrs import asdict, evolve, field, frozen
 
+from andrea.errors import AndreaError
 from andrea.journal import read_journal
+from andrea.strict_json import read_json
 from andrea.student_t import interval
-from andrea.trial import TEST, Job, Trial
+from andrea.tokenfile import write_whole
+from andrea.trial import RESULT, TEST, Job, Trial
 from andrea.trial_run import COST
 
 WINDOWS = 50  # parts of a run for which shares are shown
+JOURNAL = "journal.jsonl"
+ELSEWHERE = ("arm", "seed", "test", "seconds", "curriculum")  # what a file of a run is not asked for
 LATEST = 20  # pulls of a source whose training loss is compared with the held-out one
 
 Floats = npt.NDArray[np.float64]
@@ -65,9 +70,9 @@ class Result:
     curve: Sequence[tuple[int, float]]
     shares: Floats
     gap: Mapping[str, float]
-    test: Mapping[str, float]
-    seconds: float
-    curriculum: float
+    test: Mapping[str, float] = field(factory=dict)
+    seconds: float = math.nan
+    curriculum: float = math.nan
 
     @property
     def mean(self) -> float:
@@ -107,16 +112,61 @@ def read_results(jobs: Sequence[Job], say: Callable[[str], None]) -> list[Result
 
 
 def read_result(job: Job) -> Result | None:
-    """Read one finished run; None when it was never evaluated."""
+    """Read one finished run; None when it was never evaluated.
+
+    A journal is long, so what it comes to is kept in a file beside it. Time and test rows have files of their own.
+    """
+    file = job.folder / RESULT
+    result = _kept(job, file) if file.is_file() else _from_journal(job)
+    if result is None:
+        return None
+    if not file.is_file():
+        write_whole(file, json.dumps(asdict(result, filter=_of_journal, value_serializer=_plain)).encode())
+    cost = _read(job.folder / COST)
+    return evolve(
+        result,
+        test=_read(job.folder / TEST).get("bits_per_byte", {}) if job.test_rows else {},
+        seconds=cost.get("seconds", math.nan),
+        curriculum=cost["curriculum_seconds"] / cost["seconds"] if cost.get("seconds") else math.nan,
+    )
+
+
+def _of_journal(field: Any, _: Any) -> bool:
+    return field.name not in ELSEWHERE
+
+
+def _plain(_: Any, field: Any, value: Any) -> Any:
+    return value.tolist() if field is not None and field.name == "shares" else value
+
+
+def _kept(job: Job, file: Path) -> Result:
+    """Return what an earlier look at the journal has kept.
+
+    Raises
+    ------
+    AndreaError
+        When the file is not whole; the journal, if it is still there, tells the same.
+    """
+    value = read_json(file)
+    try:
+        value["curve"] = [(int(tokens), float(mean)) for tokens, mean in value["curve"]]
+        value["shares"] = np.array(value["shares"], dtype=np.float64)
+        return Result(arm=job.arm, seed=job.seed, **value)
+    except (KeyError, TypeError, ValueError):
+        raise AndreaError(
+            f"{file} is not what a trial keeps of a run", f"delete it: it is made anew from {JOURNAL}"
+        ) from None
+
+
+def _from_journal(job: Job) -> Result | None:
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for line in read_journal(job.folder / "journal.jsonl"):
+    for line in read_journal(job.folder / JOURNAL):
         lines[line["kind"]].append(line)
     if not lines["evaluation"]:
         return None
     name = json.loads((job.folder / "config.json").read_bytes())["name"]
     data = json.loads((job.folder / f"{name}.state.json").read_bytes())["data"]
     last, reasons = lines["evaluation"][-1], lines["stop"][-1]["reasons"]
-    cost = _read(job.folder / COST)
     return Result(
         arm=job.arm,
         seed=job.seed,
@@ -129,9 +179,6 @@ def read_result(job: Job) -> Result | None:
         curve=_curve(lines["step"], lines["evaluation"]),
         shares=_shares(lines["step"], data["sources"]),
         gap=_gap(lines["step"], last["loss"]),
-        test=_read(job.folder / TEST).get("bits_per_byte", {}) if job.test_rows else {},
-        seconds=cost.get("seconds", math.nan),
-        curriculum=cost["curriculum_seconds"] / cost["seconds"] if cost.get("seconds") else math.nan,
     )
 
 

@@ -121,7 +121,10 @@ RULES = {
         "andrea.tokenfile",
     ),
     "andrea.trial_run": (*PARTS, *ours("planning", "run_data", "assembly", "trained", "progress", "trial")),
-    "andrea.trial_*": (*BASE, *ours("tokenfile", "journal", "student_t", "interrupts", "trial", "trial_*")),
+    "andrea.trial_*": (
+        *BASE,
+        *ours("tokenfile", "journal", "strict_json", "student_t", "interrupts", "trial", "trial_*"),
+    ),
     "andrea.serve": (),
     "andrea.serve.*": (*BASE, *ours("smoothing", "checkpoint", "coherence", "loop", "registry", "serve.*")),
     "andrea.inspection": ("andrea", *PARTS, *ours("planning", "run_data", "vocabulary")),

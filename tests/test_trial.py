@@ -19,7 +19,7 @@ import pytest
 
 from andrea import trial_queue
 from andrea.errors import AndreaError
-from andrea.trial import ended, jobs_of, part_of, read_trial
+from andrea.trial import RESULT, ended, jobs_of, part_of, read_trial
 from andrea.trial_plot import project
 from andrea.trial_report import arm_rows, source_rows
 from andrea.trial_results import Result, by_arm, count_worse, summarise, tokens_to_reach
@@ -259,6 +259,14 @@ def test_a_trial_runs_and_an_interrupted_one_ends_in_the_same_bytes(andrea, writ
     for name in ("report.md", "report.json", "trial.json", "experiments/ucb1.1.json", "logs/ucb1.1.txt"):
         assert (current_folder / "cut" / name).read_text(), name
     assert json.loads((current_folder / "cut" / "runs" / "ucb1.1" / "config.json").read_text())["seed"] == 1
+    for folder in (current_folder / "cut" / "runs").iterdir():
+        (folder / "journal.jsonl").unlink()  # what it came to is kept
+    kept = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--report", "--json", *CPU)
+    assert json.loads(kept.out) == report
+    (first / RESULT).write_text('{"steps": 30}')
+    broken = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--report")
+    assert broken.code == 2
+    assert f"{RESULT} is not what a trial keeps of a run" in broken.err
     plots = {path.name for path in (current_folder / "cut" / "plots").iterdir()}
     assert plots == {"curves.png", "differences.png", "walk.png", "shares-uniform.png", "shares-ucb1.png"}
 

@@ -13,7 +13,9 @@ class Size:
     """Weigh by (tokens / tokens of the largest source)^exponent, so that a bandit acts on top of a tempered mix.
 
     Of a large source the next tokens are new, of a small one they are read again; a bandit finds that out only after
-    it has spent tokens on it.
+    it has spent tokens on it. With `final` the exponent moves from one to the other in a straight line over the run: a
+    mix that begins in proportion to size and ends even reads small sources late, when the rate is low and little of
+    what they teach is overwritten.
 
     References
     ----------
@@ -21,18 +23,22 @@ class Size:
     """
 
     exponent: float = option(0.5, help="0: all weigh the same; 1: in proportion to size; between: tempered")
+    final: float | None = option(None, help="exponent at the end of the schedule; none: the same all along")
 
     @hookimpl
     def on_start(self) -> None:
         """Refuse exponents that would prefer nothing or infinity."""
-        if not 0 <= self.exponent <= 4:
-            raise AndreaError(
-                f"weight.size.exponent is {self.exponent}",
-                "a number from 0 (no weight) over 1 (size) to 4: --set weight.size.exponent=0.5",
-            )
+        for name, value in (("exponent", self.exponent), ("final", self.final)):
+            if value is not None and not 0 <= value <= 4:
+                raise AndreaError(
+                    f"weight.size.{name} is {value}",
+                    f"a number from 0 (no weight) over 1 (size) to 4: --set weight.size.{name}=0.5",
+                )
 
     @hookimpl
-    def weigh_sources(self, run: Run) -> npt.NDArray[np.float64]:
+    def weigh_sources(self, step: int, run: Run) -> npt.NDArray[np.float64]:
         """Return the factor of every source, float64 (S,), in (0, 1]."""
-        sizes = run.tokens.astype(np.float64)
-        return np.asarray((sizes / sizes.max()) ** self.exponent, dtype=np.float64)
+        sizes, exponent = run.tokens.astype(np.float64), self.exponent
+        if self.final is not None:
+            exponent += (self.final - exponent) * min(1.0, step / run.steps)
+        return np.asarray((sizes / sizes.max()) ** exponent, dtype=np.float64)
