@@ -78,27 +78,27 @@ def test_a_real_run_is_measured_beside_its_engine(tmp_path, monkeypatch):
 
 
 def test_a_chat_is_measured(andrea, experiment, monkeypatch):
-    """A run is trained, its model answers; delays, tokens and pace are those of the replies behind the first."""
+    """A run is trained, its model answers; delays and tokens are those of the replies behind the first."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     chat = load("chat_speed")
     value = json.loads(Path(experiment).read_text()) | {"schedule": {"steps": 4}, "checkpoints": {"every": 2}}
     folder = chat.train(value, "cpu", Path.cwd())
     model = chat.open_model(folder, None, "cpu", lambda line: None, rows=1)
-    found = chat.talk(model, GenerateOptions(12), replies=3)
+    found, pace = chat.talk(model, GenerateOptions(12), replies=3), chat.pace(model, 30)
     model.engine.close()
+    assert 0 < pace < 1e6
     assert len(found["tokens"]) == len(found["seconds"]) == 3
     assert 0 < found["delay"] <= found["longest_delay"] <= max(found["seconds"][1:])
-    assert found["tokens_per_second"] == sum(found["tokens"][1:]) / sum(found["seconds"][1:])
 
 
 @pytest.mark.parametrize(
     ("figures", "true"),
-    [({}, [True] * 3), ({"tokens": [900, 499]}, [False, True, True]), ({"longest_delay": 0.21}, [True, False, True])],
+    [({}, [True] * 2), ({"longest_delay": 0.21}, [False, True]), ({"tokens_per_second": 1499.0}, [True, False])],
 )
 def test_what_is_claimed_of_a_chat(monkeypatch, figures, true):
-    """Enough was said, the first text came in time, and the rest fast enough; the first reply is not counted."""
+    """The first text came in time, and texts are fast enough."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    found = {"tokens": [0, 300, 200], "longest_delay": 0.1, "tokens_per_second": 1500.0} | figures
+    found = {"longest_delay": 0.1, "tokens_per_second": 1500.0} | figures
     assert list(load("chat_speed").claims(found).values()) == true
 
 
