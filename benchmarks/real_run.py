@@ -33,15 +33,18 @@ PACKAGES = ("torch", "transformers", "numpy", "scipy", "pandas", "sympy", "matpl
 #: second. Where a run of the default's 2,000 steps would take minutes, more is asked for than by default.
 POINTS = {"120M:64": (600, 500, 0.97), "12M:8": (6000, 2000, 0.90)}
 CHECKPOINT_SHARE = 0.02  # of a minute
+IDLE_SHARE = {"120M:64": 0.004, "12M:8": 0.03}  # of a step in which the card may wait for who chooses the next
+EVERY = 16  # steps from one look at the times of the card to the next: a look takes the host some microseconds
 AFTERMATH = 10.0  # seconds in which a checkpoint that is written in the background may slow the steps down
 
 
 class Watched:
-    """An engine that notes when each step is asked for."""
+    """An engine that notes when each step is asked for, and now and then how long the card had nothing to do."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.begins: list[float] = []
+        self.idle_ms: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
         answer = getattr(self._engine, name)
@@ -49,7 +52,7 @@ class Watched:
             return answer
 
         def launch(*arguments: Any) -> Callable[[], StepResult]:
-            self.begins.append(time.perf_counter())
+            self._note()
             finish: Callable[[], StepResult] = answer(*arguments)
             return finish
 
@@ -57,8 +60,14 @@ class Watched:
 
     def train_step(self, *arguments: Any) -> StepResult:
         """Do one update of an engine that cannot launch one."""
-        self.begins.append(time.perf_counter())
+        self._note()
         return self._engine.train_step(*arguments)
+
+    def _note(self) -> None:
+        self.begins.append(time.perf_counter())
+        timing = getattr(self._engine, "last_timing", None) if len(self.begins) % EVERY == 0 else None
+        if timing is not None:
+            self.idle_ms.append(timing.idle_ms)
 
 
 def documentation() -> list[dict[str, Any]]:
@@ -104,6 +113,7 @@ def real_run(value: Mapping[str, Any], device: str, folder: Path) -> dict[str, A
     return figures(watched.begins, config.rows * config.model.context, *every) | {
         "bare_tokens_per_second": alone["tokens_per_second"],
         "bare": alone,
+        "idle_ms": statistics.median(watched.idle_ms) if watched.idle_ms else 0.0,
         "vocabulary": config.vocabulary,
         "sources": len(planned.config.sources),
     }
@@ -161,13 +171,16 @@ def main() -> int:
             share = found["tokens_per_second"] / found["bare_tokens_per_second"]
             between = found["median_tokens_per_second"] / found["bare_tokens_per_second"]
             saved = found["checkpoint_seconds"] / 60
-            document[point] = found | {"share": share, "median_share": between, "checkpoint_share": saved}
-            missed |= share < wanted or saved > CHECKPOINT_SHARE
+            idle = (found["idle_ms"] - found["bare"].get("idle_ms", 0.0)) / found["median_ms"]
+            shares = {"share": share, "median_share": between, "checkpoint_share": saved, "idle_share": idle}
+            document[point] = found | shares
+            missed |= share < wanted or saved > CHECKPOINT_SHARE or idle > IDLE_SHARE[point]
             print(
                 f"{point:8s} {found['tokens_per_second'] / 1e3:7.0f} K tok/s, {share:.1%} of the bare engine's "
                 f"{found['bare_tokens_per_second'] / 1e3:.0f} K (median step {between:.1%}; wanted {wanted:.0%}); a "
                 f"sample and an evaluation take {found['look_ms']:.0f} ms; a checkpoint "
-                f"stalls {found['stall_ms']:.0f} ms and costs {saved:.2%} of a minute",
+                f"stalls {found['stall_ms']:.0f} ms and costs {saved:.2%} of a minute; the card waits {idle:.2%} of a step "
+                f"for the choice of the next (at most {IDLE_SHARE[point]:.1%} wanted)",
                 flush=True,
             )
             if options.out:
