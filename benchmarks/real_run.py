@@ -179,8 +179,8 @@ def main() -> int:
                 f"{point:8s} {found['tokens_per_second'] / 1e3:7.0f} K tok/s, {share:.1%} of the bare engine's "
                 f"{found['bare_tokens_per_second'] / 1e3:.0f} K (median step {between:.1%}; wanted {wanted:.0%}); a "
                 f"sample and an evaluation take {found['look_ms']:.0f} ms; a checkpoint "
-                f"stalls {found['stall_ms']:.0f} ms and costs {saved:.2%} of a minute; the card waits {idle:.2%} of a step "
-                f"for the choice of the next (at most {IDLE_SHARE[point]:.1%} wanted)",
+                f"stalls {found['stall_ms']:.0f} ms and costs {saved:.2%} of a minute; the card waits {idle:.2%} of a "
+                f"step for the choice of the next (at most {IDLE_SHARE[point]:.1%} wanted)",
                 flush=True,
             )
             if options.out:
