@@ -1,7 +1,8 @@
-"""Launches of the element-wise kernels: how many blocks a shape needs, and what the kernels expect in memory.
+"""Launches of the element-wise kernels, and of products of a few rows.
 
-One method a kernel or a pair that belongs together. Every grid depends on shapes alone, never on the card, so that the
-order of every sum is the same on every card. Arguments are device addresses (int) and sizes; 0 is the null pointer.
+It says how many blocks a shape needs, and what the kernels expect in memory. One method a kernel or a pair that belongs
+together. Every grid depends on shapes alone, never on the card, so that the order of every sum is the same everywhere.
+Arguments are device addresses (int) and sizes; 0 is the null pointer.
 
 Axis letters: N = B T positions, C width, V vocabulary, P parameters.
 """
@@ -16,10 +17,10 @@ import numpy.typing as npt
 from attrs import frozen
 
 from andrea.engine.launcher import Dimensions, Kernels
-from andrea.engine.operations import NORM_EPSILON
+from andrea.engine.operations import MATVEC_PARTS, NORM_EPSILON
 
 #: Files of `kernels/` that this module launches.
-FILES = ("adamw", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual", "zero")
+FILES = ("adamw", "embed", "gelu", "grad_norm", "layernorm", "loss", "matvec", "residual", "zero")
 
 #: Mirror of `TrainState` in kernels/include/state.cuh.
 STATE = np.dtype(
@@ -62,6 +63,8 @@ _NORM_STAGES = 2  # steps of rows on their way from memory at once, where shared
 _RING_BYTES = 3 * _NORM_ROWS * 16  # of a thread and step: its share of dy, x and dskip
 _RING_SHARED = 46 * 1024  # dynamic shared memory that every card has, less what the kernel has anyway
 _ADAM_CHUNK = 4096
+_MATVEC_THREADS, _MATVEC_ROWS, _MATVEC_CHUNKS, _MATVEC_OF_WARP = 512, 8, 4, 4
+_MATVEC_SHARED = 60 * 1024  # of the 64 KiB that a block of the oldest card can have
 _ROW_SHARED = 40 * 1024  # a row of logits up to this size waits in shared memory for its gradient
 
 
@@ -229,6 +232,72 @@ class Elementwise:
         """
         grid = blocks_for(2 * C, 32), norms
         self.launch("k_layernorm_bwd_final", grid, (32, 32), shares, self.norm_shares(N)[0], gradients, places, C)
+
+    # -- products of a few rows --------------------------------------------------------------------------------------
+
+    def takes_few_rows(self, rows: int, C: int) -> bool:
+        """Say whether the next three methods take so many rows of a model of this width."""
+        return rows <= _MATVEC_ROWS and self._matvec_shared(rows, C) <= _MATVEC_SHARED
+
+    def _matvec_shared(self, rows: int, inputs: int, norm: bool = True) -> int:
+        """Return the bytes of a block: its rows and the norm's parameters, or shares of sums, whichever are more."""
+        lanes, padded = self._matvec_lanes(rows), blocks_for(inputs, self.wide) * self.wide
+        held = padded * (lanes * self._storage_bytes + 8 * norm)
+        return max(held, _MATVEC_THREADS // 32 * lanes * _MATVEC_CHUNKS * self.wide * 4)
+
+    @staticmethod
+    def _matvec_lanes(rows: int) -> int:
+        return 1 if rows == 1 else _MATVEC_ROWS
+
+    def _matvec(self, name: str, grid: Dimensions, rows: int, shared_bytes: int, *arguments: Any) -> None:
+        full = name if rows == 1 else f"{name}_rows"
+        self.launch(full, grid, _MATVEC_THREADS, *arguments, shared_bytes=shared_bytes)
+
+    def norm_matvec(
+        self,
+        x: int,
+        parts: int,
+        gamma: int,
+        beta: int,
+        total: int,
+        weight: int,
+        y: int,
+        rows: int,
+        C: int,
+        outputs: int,
+        gelu: bool = False,
+    ) -> None:
+        """Store total = x + the sum of the parts and y = norm(total) weight[C, outputs], with `gelu` its GELU.
+
+        `parts` is the address of what `matvec_parts` left, or 0. `total` must not be `x`.
+        """
+        grid = blocks_for(outputs, _MATVEC_CHUNKS * self.wide)
+        arguments = (x, parts, gamma, beta, total, weight, y, rows, C, outputs, NORM_EPSILON, int(gelu))
+        self._matvec("k_norm_matvec", grid, rows, self._matvec_shared(rows, C), *arguments)
+
+    def norm_matvec_head(
+        self,
+        x: int,
+        parts: int,
+        gamma: int,
+        beta: int,
+        total: int,
+        weight: int,
+        y: int,
+        rows: int,
+        C: int,
+        outputs: int,
+    ) -> None:
+        """Store the same total and y = norm(total) weight[outputs, C].T."""
+        grid = blocks_for(outputs, _MATVEC_THREADS // 32 * _MATVEC_OF_WARP)
+        arguments = (x, parts, gamma, beta, total, weight, y, rows, C, outputs, NORM_EPSILON)
+        self._matvec("k_norm_matvec_head", grid, rows, self._matvec_shared(rows, C), *arguments)
+
+    def matvec_parts(self, x: int, weight: int, parts: int, rows: int, inputs: int, outputs: int) -> None:
+        """Store parts[4, rows, outputs], float32, each x weight[inputs, outputs] over its quarter of the inputs."""
+        grid = blocks_for(outputs, _MATVEC_CHUNKS * self.wide), MATVEC_PARTS
+        shared_bytes = self._matvec_shared(rows, blocks_for(inputs, MATVEC_PARTS), norm=False)
+        self._matvec("k_matvec_parts", grid, rows, shared_bytes, x, weight, parts, rows, inputs, outputs)
 
     # -- residual, GELU, zeros ---------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from andrea.errors import NotFiniteError
 from andrea.rng import Draws
 
 SAMPLE_THREADS = 512  # as in kernels/sample.cu
+FEW_ROWS = 8  # an engine opened for so many rows, or fewer, generates by the kernels of kernels/matvec.cu
 
 
 @define(eq=False)
@@ -178,16 +179,27 @@ def take(row: Row, ids: list[int], stop: tuple[int, ...], watch: Watch | None = 
 
 
 def one_position(m: Machine) -> None:
-    """Run the model on the newest id of each row and choose the next; it fits into the first layer's activations."""
-    x, y, qkv, hidden = m.at("layer0.x1"), m.at("layer0.ln1.y"), m.at("layer0.qkv"), m.at("layer0.hidden")
-    ids, positions, branch = m.at("decode_ids"), m.at("decode_positions"), m.at("branch")
-    embed, position = m.weight("embed"), m.weight("position")
-    m.elementwise.launch("k_decode_embed", m.B, 128, ids, positions, embed, position, x, m.C)
+    """Run the model on the newest id of each row and choose the next; it fits into the first layer's activations.
+
+    How depends on the rows that the engine was opened for, never on those that take part.
+    """
+    ids, positions, x = m.at("decode_ids"), m.at("decode_positions"), m.at("layer0.x1")
+    m.elementwise.launch("k_decode_embed", m.B, 128, ids, positions, m.weight("embed"), m.weight("position"), x, m.C)
+    if m.B <= FEW_ROWS and m.elementwise.takes_few_rows(m.B, m.C):
+        few_rows(m)
+    else:
+        many_rows(m)
+    sample(m)
+
+
+def many_rows(m: Machine) -> None:
+    """Compute logits from the stream by the library's products."""
+    y, qkv, hidden, branch = m.at("layer0.ln1.y"), m.at("layer0.qkv"), m.at("layer0.hidden"), m.at("branch")
     for i in range(m.layers):
         layer = f"layer{i}"
         norm(m, f"{layer}.ln1", add=i > 0)
         m.product(y, m.weight(f"{layer}.w_qkv"), qkv, m.B, m.C, 3 * m.C)
-        m.attention.decode(qkv, *caches(m, i), positions, y, m.B, m.T, m.stream)
+        m.attention.decode(qkv, *caches(m, i), m.at("decode_positions"), y, m.B, m.T, m.stream)
         m.product(y, m.weight(f"{layer}.w_o"), branch, m.B, m.C, m.C)
         norm(m, f"{layer}.ln2")
         m.product(y, m.weight(f"{layer}.w_1"), hidden, m.B, m.C, m.F)
@@ -195,7 +207,27 @@ def one_position(m: Machine) -> None:
         m.product(hidden, m.weight(f"{layer}.w_2"), branch, m.B, m.F, m.C)
     norm(m, "final")
     m.product_transposed(y, m.weight(m.head), m.at("logits"), m.B, m.C, m.V)
-    sample(m)
+
+
+def few_rows(m: Machine) -> None:
+    """Compute the same by five launches a layer: what takes a norm makes it, and adds the branch before it.
+
+    The branch lies in parts where the library has its scratch. The stream changes its place with every norm.
+    """
+    e, sizes, parts = m.elementwise, (m.B, m.C), m.at("gemm_workspace")
+    heads, qkv, hidden = m.at("layer0.ln1.y"), m.at("layer0.qkv"), m.at("layer0.hidden")
+    x, total = m.at("layer0.x1"), m.at("layer0.x2")
+    for i in range(m.layers):
+        layer = f"layer{i}"
+        before = (x, parts if i else 0, *m.affine(f"{layer}.ln1"), total)
+        e.norm_matvec(*before, m.weight(f"{layer}.w_qkv"), qkv, *sizes, 3 * m.C)
+        m.attention.decode(qkv, *caches(m, i), m.at("decode_positions"), heads, m.B, m.T, m.stream)
+        e.matvec_parts(heads, m.weight(f"{layer}.w_o"), parts, *sizes, m.C)
+        before = (total, parts, *m.affine(f"{layer}.ln2"), x)
+        e.norm_matvec(*before, m.weight(f"{layer}.w_1"), hidden, *sizes, m.F, gelu=True)
+        e.matvec_parts(hidden, m.weight(f"{layer}.w_2"), parts, m.B, m.F, m.C)
+    before = (x, parts, *m.affine("final"), total)
+    e.norm_matvec_head(*before, m.weight(m.head), m.at("logits"), *sizes, m.V)
 
 
 def sample(m: Machine) -> None:

@@ -11,13 +11,25 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from andrea.engine import attention, fp8
+from andrea.engine import attention, attention_hopper, fp8
 from andrea.engine.attention import HEAD_DIMS
 from andrea.engine.compiler import KernelReport, compile_kernels, kernel_files
 from andrea.types import Precision
 
 #: Kernels off the hot path may use local memory: the exact float32 attention trades it for width.
-HOT_FILES = ("attention", "layernorm", "loss", "adamw", "embed", "gelu", "residual", "gemm", "fp8")
+HOT_FILES = (
+    "attention",
+    "attention_hopper",
+    "layernorm",
+    "loss",
+    "adamw",
+    "embed",
+    "gelu",
+    "residual",
+    "gemm",
+    "matvec",
+    "fp8",
+)
 
 
 @frozen
@@ -59,11 +71,16 @@ def compile_cell(precision: Precision, architecture: str, cache: Path | None = N
         When a file does not compile.
     """
     types = attention.type_macros(precision)
-    elsewhere = attention.FILES if precision.fp8 else (*attention.FILES, *fp8.FILES)
+    elsewhere = {*attention.FILES, *attention_hopper.FILES, *(() if precision.fp8 else fp8.FILES)}
     names = [name for name in kernel_files() if name not in elsewhere]
     parts = [(0, names, types)]
     parts += [
         (D, list(attention.FILES), types | attention.cell_of(D, precision, architecture).macros) for D in HEAD_DIMS
+    ]
+    parts += [
+        (D, ["attention_hopper"], types | attention_hopper.hopper_cell(D, precision, architecture).macros)
+        for D in HEAD_DIMS
+        if attention_hopper.has_kernel(D, precision, architecture)
     ]
     for head_dim, files, macros in parts:
         for cubin in compile_kernels(files, macros, architecture, cache):

@@ -29,6 +29,8 @@ GELU_SLOPE = math.sqrt(2 / math.pi)
 GELU_CUBE = 0.044715
 NORM_BLOCK = 65536
 """Elements whose squares make one partial sum of the gradient norm."""
+MATVEC_PARTS = 4
+"""Parts into which a product of few rows cuts its inputs when it leaves the sum to what comes next."""
 
 # Elementwise chains run over pieces of this many elements, so that their temporaries stay in the second-level cache.
 _PIECE = 32768
@@ -233,6 +235,37 @@ def k_residual_add_bwd(dbranch_BTC: Array, dx_BTC: Array) -> Array:
     The sum x + branch(x) hands its gradient to both; `dbranch_BTC` is what the branch made of its share.
     """
     return np.add(dx_BTC, dbranch_BTC)
+
+
+# -- products of a few rows ------------------------------------------------------------------------------------------
+
+
+def k_norm_matvec(
+    x_BC: Array,
+    parts_PBC: Array | None,
+    gamma_C: Array | None,
+    beta_C: Array | None,
+    w_CO: Array,
+    gelu: bool = False,
+) -> tuple[Array, Array]:
+    """Return norm(total) @ w, or its GELU, and total = x + the sum of the parts that `k_matvec_parts` left."""
+    total_BC = x_BC if parts_PBC is None else k_residual_add(x_BC, parts_PBC.sum(axis=0))
+    y_BO: Array = k_layernorm_fwd(total_BC[None], gamma_C, beta_C)[0][0] @ w_CO
+    return _gelu(y_BO) if gelu else y_BO, total_BC
+
+
+def k_norm_matvec_head(
+    x_BC: Array, parts_PBC: Array | None, gamma_C: Array | None, beta_C: Array | None, w_OC: Array
+) -> tuple[Array, Array]:
+    """Return norm(total) @ w.T and total, as `k_norm_matvec` does."""
+    return k_norm_matvec(x_BC, parts_PBC, gamma_C, beta_C, w_OC.T)
+
+
+def k_matvec_parts(x_BK: Array, w_KO: Array) -> Array:
+    """Return x @ w in parts_PBO, the p-th of which is the sum over the p-th quarter of the inputs."""
+    length = -(-len(w_KO) // MATVEC_PARTS)
+    pieces = [slice(p * length, (p + 1) * length) for p in range(MATVEC_PARTS)]
+    return np.stack([x_BK[:, piece] @ w_KO[piece] for piece in pieces])
 
 
 # -- head and loss ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ MACROS = {
     "bf16": {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"},
     "fp8": {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"},
 }
-ELEMENTWISE = ["adamw", "embed", "gelu", "grad_norm", "layernorm", "loss", "residual", "zero"]
+ELEMENTWISE = ["adamw", "embed", "gelu", "grad_norm", "layernorm", "loss", "matvec", "residual", "zero"]
 # Every precision on Hopper, the oldest and the newest card; `andrea kernels --compile --arch all` compiles every cell.
 CELLS = [(precision, "sm_90a") for precision in SUPPORT] + [("fp16", "sm_75"), ("bf16", "sm_120")]
 CELLS += [("fp8", "sm_89"), ("fp8", "sm_120")]

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from andrea.engine import EngineConfig, GenerateOptions
+from andrea.engine import EngineConfig, GenerateOptions, generate
 from andrea.engine import operations as op
 from andrea.engine.benchmark import measure, random_batch
-from andrea.engine.elementwise import CHUNK, STATE
+from andrea.engine.elementwise import CHUNK, STATE, Elementwise
 from andrea.engine.fp8 import MATRIX, PRODUCTS, SCALE_FLOATS
 from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.network import add_gradients, tensors
@@ -195,6 +195,29 @@ def k_gelu_fwd(pre, out, n):
 
 def k_gelu_bwd(dact, pre, out, n):
     array(out, n)[:] = array(dact, n) * op._gelu_and_slope(array(pre, n).copy())[1]
+
+
+def k_norm_matvec(x, parts, gamma, beta, total, weight, y, B, C, outputs, epsilon, gelu=0, turned=False):
+    assert epsilon == op.NORM_EPSILON
+    assert total != x
+    given = array(x, B, C), array(parts, op.MATVEC_PARTS, B, C) if parts else None, *affine(gamma, beta, C)
+    if turned:
+        found = op.k_norm_matvec_head(*given, array(weight, outputs, C))
+    else:
+        found = op.k_norm_matvec(*given, array(weight, C, outputs), bool(gelu))
+    array(y, B, outputs)[:], array(total, B, C)[:] = found
+
+
+def k_norm_matvec_head(*arguments):
+    k_norm_matvec(*arguments, turned=True)
+
+
+def k_matvec_parts(x, weight, parts, B, inputs, outputs):
+    found = op.k_matvec_parts(array(x, B, inputs), array(weight, inputs, outputs))
+    array(parts, *found.shape)[:] = found
+
+
+k_norm_matvec_rows, k_norm_matvec_head_rows, k_matvec_parts_rows = k_norm_matvec, k_norm_matvec_head, k_matvec_parts
 
 
 def k_loss_fwd(logits, targets, losses, V, stride):
@@ -580,6 +603,40 @@ def test_greedy_text_is_the_references(opened):
         got, want = engine.generate(prompts, options), reference.generate(prompts, options)
         assert [row.tolist() for row in got] == [row.tolist() for row in want]
     reference.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_few_rows_are_as_many(opened, monkeypatch, shape):
+    """Logits of a position are the same, but for the order of sums, by either way, and each is launched as told."""
+    engine = opened(evolve(SHAPES[shape], training=False))
+    m, B, V = engine._machine, SHAPES[shape].batch_size, SHAPES[shape].vocabulary
+    engine.generate([[1]] * B, GenerateOptions(1))
+    found = {}
+    for few in (8, B, B - 1, 0):
+        monkeypatch.setattr(generate, "FEW_ROWS", few)
+        array(m.at("decode_ids"), B, dtype=np.int32)[:] = np.arange(B)
+        array(m.at("decode_positions"), B, dtype=np.int32)[:] = 0
+        array(m.at("decode_counts"), B, dtype=np.int32)[:] = 0
+        array(m.at("logits"), B, m.V)[:] = np.nan
+        engine.driver.calls.clear()
+        generate.one_position(m)
+        assert ("k_gelu_fwd" in engine.driver.calls) == (few < B)
+        assert (engine.driver.calls.count("k_norm_matvec" + "_rows" * (B > 1)) == 2 * m.layers) == (few >= B)
+        found[few] = array(m.at("logits"), B, m.V)[:, :V].copy()
+    # float32 sums of at most 256 terms of order 1.
+    np.testing.assert_allclose(found[8], found[0], rtol=1e-4, atol=1e-5)
+    assert found[8].tobytes() == found[B].tobytes()
+    assert found[0].tobytes() == found[B - 1].tobytes()
+
+
+def test_wide_models_of_few_rows_take_the_library():
+    """What a block would hold of eight rows must fit a block of the oldest card; one row fits far longer."""
+    launch = Elementwise(None, "bfloat16")
+    assert launch.takes_few_rows(8, 1536)
+    assert launch.takes_few_rows(1, 5120)
+    assert not launch.takes_few_rows(2, 5120)
+    assert not launch.takes_few_rows(9, 64)
+    assert Elementwise(None, "float32").takes_few_rows(8, 1536)
 
 
 def test_text_is_watched_and_numbered_on(opened):
