@@ -130,7 +130,10 @@ __device__ __forceinline__ void store_rows(const float (&c)[HEAD], float factor0
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "r"(tile + Layout::place(row, chunk))
                  : "memory");
-    if (first + row < rows) *(uint4*)(matrix + (int64)(first + row) * stride + chunk * CHUNK) = x;
+    if (first + row < rows)
+      asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(matrix + (int64)(first + row) * stride + chunk * CHUNK),
+                   "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                   : "memory");
   }
 }
 
