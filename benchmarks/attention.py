@@ -1,6 +1,6 @@
 """Attention and our own matrix products against PyTorch's on one card: medians of 20 runs by events, in TFLOP/s.
 
-    python benchmarks/attention.py [attention] [tiles] [gemm]
+    python benchmarks/attention.py [attention] [hopper] [tiles] [gemm]
 
 Attention counts FLOPs at the causal half, the backward 2.5 times the forward. `tiles` times other tile choices, and
 checks each against the tiles that are in use. Needs PyTorch, for memory, events and comparison only.
@@ -17,6 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from andrea import Precision
 from andrea.engine.attention import FILES, ROW_BYTES, TILES, Attention, Tiles, cell_of, type_macros
+from andrea.engine.attention_hopper import TILES as HOPPER_TILES
+from andrea.engine.attention_hopper import HopperAttention, HopperTiles, has_kernel
 from andrea.engine.compiler import architecture_of, compile_kernels
 from andrea.engine.gemm import WORKSPACE_BYTES, Problem
 from andrea.engine.own_gemm import OwnGemms
@@ -120,6 +122,37 @@ def measure_attention():
                 line += f"   {backend.name.lower()} {_pair(case.peer_rates(backend))}"
         print(line, flush=True)
         attention.close()
+
+
+#: Tiles of the wgmma kernels worth trying at D = 64: groups, stages, keep, resident; each kernel varied alone.
+HOPPER_CANDIDATES = (
+    [(2, 4, 1, 2), (2, 3, 1, 2), (2, 4, 0, 2), (1, 2, 1, 4), (3, 4, 1, 1), (4, 4, 1, 1)],
+    [(2, 4, 0, 2), (2, 3, 0, 2), (3, 3, 1, 1), (1, 3, 0, 3), (1, 2, 0, 4)],
+    [(1, 3, 0, 3), (1, 2, 0, 3), (3, 4, 0, 1), (2, 3, 1, 1), (2, 4, 0, 1)],
+)
+
+
+def measure_hopper():
+    """Print the rates of the wgmma kernels beside the plain ones and PyTorch's, then those of other tiles."""
+    for name, B, D, H in SHAPES:
+        if not has_kernel(D, PRECISIONS[name], architecture()):
+            continue
+        case, line = Case(name, B, 1024, H, D), f"{name} B {B} H {H} D {D}:"
+        for title, kind in (("mma", Attention), ("wgmma", HopperAttention)):
+            attention = kind(D, H, PRECISIONS[name], architecture())
+            line += f" {title} {_pair(case.rates(attention))}  "
+            attention.close()
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+            line += f" {backend.name.lower()} {_pair(case.peer_rates(backend))}  "
+        print(line, flush=True)
+    case = Case("bf16", 64, 1024, 12, 64)
+    for kind, candidates in enumerate(HOPPER_CANDIDATES):
+        for candidate in candidates:
+            tiles = list(HOPPER_TILES[64])
+            tiles[kind] = HopperTiles(*candidate)
+            attention = HopperAttention(64, 12, PRECISIONS["bf16"], architecture(), tuple(tiles))
+            print(f"{('forward', 'query', 'key')[kind]:8s}{candidate!s:16s}{_pair(case.rates(attention))}", flush=True)
+            attention.close()
 
 
 def _pair(rates):
@@ -227,6 +260,6 @@ def measure_gemm():
 
 
 if __name__ == "__main__":
-    parts = {"attention": measure_attention, "tiles": measure_tiles, "gemm": measure_gemm}
+    parts = {"attention": measure_attention, "hopper": measure_hopper, "tiles": measure_tiles, "gemm": measure_gemm}
     for part in sys.argv[1:] or parts:
         parts[part]()
