@@ -12,7 +12,7 @@ from andrea.engine import EngineConfig, GenerateOptions, generate, launcher
 from andrea.engine import operations as op
 from andrea.engine.device import find_cards
 from andrea.engine.elementwise import FILES, Elementwise
-from andrea.engine.model import ModelConfig
+from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.step import CudaEngine
 
 # (C, O): one block and many, inputs of one and of several rounds, sizes that are no multiple of 16 bytes, fewer inputs
@@ -130,16 +130,23 @@ def test_norm_and_product(rows, close, C, outputs, B, kind, given):
     assert alone[1].tobytes() == y[-1:].tobytes()
 
 
+def opened(config, precision):
+    """Return an engine with initial weights on the first card."""
+    engine = CudaEngine(config, find_cards()[0][0], precision)
+    engine.import_state({"weights": initial_weights(config.model, config.vocabulary, config.seed)})
+    return engine
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_text_is_the_librarys(precision, storage, monkeypatch, batch_size):
     """Logits by these kernels and by the library differ by rounding; in float32 the text is the same."""
     config = EngineConfig(ModelConfig(2, 4, 256, context=64), 300, batch_size=batch_size, training=False)
-    prompts = [[1 + row, 7, 9] for row in range(batch_size)]
+    prompts = [[7, 9, 20 + row] for row in range(batch_size)]
     options = GenerateOptions(40, temperature=0, repetition_penalty=1e3)  # without it one id is repeated
     texts, logits = [], []
     for few in (8, 0):
         monkeypatch.setattr(generate, "FEW_ROWS", few)
-        engine = CudaEngine(config, find_cards()[0][0], precision)
+        engine = opened(config, precision)
         engine.generate(prompts, GenerateOptions(1, temperature=0))
         raw = np.empty(
             (batch_size, engine._machine.V), np.uint16 if precision.storage == "bfloat16" else precision.storage
@@ -158,10 +165,11 @@ def test_text_is_the_librarys(precision, storage, monkeypatch, batch_size):
 def test_a_row_does_not_depend_on_idle_ones(precision, batch_size):
     """A prompt alone in an engine of several rows gives the ids it gives among others."""
     config = EngineConfig(ModelConfig(2, 4, 256, context=64), 300, batch_size=batch_size, training=False)
-    engine = CudaEngine(config, find_cards()[0][0], precision)
-    options = GenerateOptions(30, temperature=0)
-    prompts = [[row, 2, 3] for row in range(8)]
+    engine = opened(config, precision)
+    options = GenerateOptions(30, temperature=0, repetition_penalty=1e3)
+    prompts = [[2, 3, row] for row in range(8)]
     together = [ids.tolist() for ids in engine.generate(prompts, options)]
     alone = [engine.generate([prompt], options)[0].tolist() for prompt in prompts]
     engine.close()
     assert alone == together
+    assert len({tuple(text) for text in together}) == len(prompts)
