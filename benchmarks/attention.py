@@ -124,11 +124,11 @@ def measure_attention():
         attention.close()
 
 
-#: Tiles of the wgmma kernels worth trying at D = 64: groups, stages, keep, resident; each kernel varied alone.
+#: Tiles of the wgmma kernels worth trying at D = 64: groups, stages, resident; each kernel varied alone.
 HOPPER_CANDIDATES = (
-    [(2, 4, 1, 2), (2, 3, 1, 2), (2, 4, 0, 2), (1, 2, 1, 4), (3, 4, 1, 1), (4, 4, 1, 1)],
-    [(2, 4, 0, 2), (2, 3, 0, 2), (3, 3, 1, 1), (1, 3, 0, 3), (1, 2, 0, 4)],
-    [(1, 3, 0, 3), (1, 2, 0, 3), (3, 4, 0, 1), (2, 3, 1, 1), (2, 4, 0, 1)],
+    [(2, 4, 2), (2, 3, 2), (1, 2, 4), (3, 4, 1), (4, 4, 1)],
+    [(2, 4, 2), (2, 3, 2), (3, 3, 1), (1, 3, 3), (1, 2, 4)],
+    [(1, 3, 3), (1, 2, 3), (3, 4, 1), (2, 3, 1), (2, 4, 1)],
 )
 
 

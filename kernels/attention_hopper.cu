@@ -12,20 +12,17 @@
 #include "attention.cuh"
 #include "wgmma.cuh"
 
-// GROUPS warpgroups in a block; STAGES tiles of the other side in shared memory; KEEP says whether a warpgroup's own rows
-// stay in registers, RESIDENT how many blocks should fit a multiprocessor. `andrea.engine.attention_hopper` chooses them.
+// GROUPS warpgroups in a block; STAGES tiles of the other side in shared memory; RESIDENT how many blocks should fit a
+// multiprocessor. `andrea.engine.attention_hopper` chooses them.
 #ifndef FORWARD_GROUPS
 #define FORWARD_GROUPS 2
 #define FORWARD_STAGES 4
-#define FORWARD_KEEP 1
 #define FORWARD_RESIDENT 2
 #define QUERY_GROUPS 2
 #define QUERY_STAGES 4
-#define QUERY_KEEP 0
 #define QUERY_RESIDENT 2
 #define KEY_GROUPS 1
 #define KEY_STAGES 3
-#define KEY_KEEP 0
 #define KEY_RESIDENT 3
 #endif
 
@@ -55,32 +52,11 @@ __device__ __forceinline__ void copy_rows(uint32 tile, const storage* matrix, in
   }
 }
 
-// The left operand of a warpgroup's 64 rows, kept in registers for the whole walk or read by every product.
-template <bool KEEP>
-struct Operand {
-  uint32 kept[KEEP ? Layout::STEPS : 1][4];
-  uint32 tile;
-
-  __device__ __forceinline__ explicit Operand(uint32 tile) : tile(tile) {
-    if constexpr (KEEP) {
-      constexpr int LINE_STEPS = Layout::LINE / 32;
+// Begins C = A X^T over D: A the warpgroup's own tile, X the rows of another. Own rows stay in shared memory: kept in
+// registers over the whole walk they cost nothing less, and the assembler of CUDA 13.0 packs P over them.
+__device__ __forceinline__ void multiply_rows(float (&c)[SCORES], uint32 own, uint32 tile) {
 #pragma unroll
-      for (int k = 0; k < Layout::STEPS; ++k)
-        load_a<Layout::LINE>(kept[k], tile + k / LINE_STEPS * Layout::PANEL, threadIdx.x / 32 % 4 * 16, k % LINE_STEPS,
-                        threadIdx.x % 32);
-    }
-  }
-};
-
-// Begins C = A X^T over D: A the warpgroup's rows, X the rows of a tile.
-template <bool KEEP>
-__device__ __forceinline__ void multiply_rows(float (&c)[SCORES], const Operand<KEEP>& own, uint32 tile) {
-#pragma unroll
-  for (int k = 0; k < Layout::STEPS; ++k) {
-    uint64 b = Layout::along(tile, k);
-    if constexpr (KEEP) multiply_registers(c, own.kept[k], b, k > 0);
-    else multiply_shared(c, Layout::along(own.tile, k), b, k > 0);
-  }
+  for (int k = 0; k < Layout::STEPS; ++k) multiply_shared(c, Layout::along(own, k), Layout::along(tile, k), k > 0);
   close_products();
 }
 
@@ -214,10 +190,8 @@ k_attn_fwd(const storage* __restrict__ qkv_bt3hd, storage* __restrict__ out_bthd
   copy_rows<ROWS, THREADS>(query_tiles, q, stride, first, tokens);
 #pragma unroll
   for (int step = 0; step < STAGES - 1; ++step) copy_step(step);
-  await_step<STAGES>();
 
   uint32 query_tile = query_tiles + group * Layout::BYTES;
-  Operand<FORWARD_KEEP> queries(query_tile);
   float out[HEAD], base[2] = {FORBIDDEN, FORBIDDEN}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < HEAD; ++i) out[i] = 0.0f;
@@ -231,7 +205,7 @@ k_attn_fwd(const storage* __restrict__ qkv_bt3hd, storage* __restrict__ out_bthd
     float s[SCORES];
     uint32 p[4][4];
     open_products();
-    multiply_rows(s, queries, key_tile);
+    multiply_rows(s, query_tile, key_tile);
     await_products<0>();
     pin(s);
     if (step == last) mask<false>(s);
@@ -318,10 +292,9 @@ k_attn_bwd_query(const storage* __restrict__ qkv_bt3hd, const storage* __restric
     lse[half] = lse_bht[row_offset + at] * LOG2_E;
     if (threadIdx.x % 4 == 0 && query < tokens) rows_bht[row_offset + query] = make_float2(lse[half], delta[half]);
   }
-  await_step<STAGES>();
 
   uint32 query_tile = query_tiles + group * Layout::BYTES;
-  Operand<QUERY_KEEP> queries(query_tile), douts(dout_tiles + group * Layout::BYTES);
+  uint32 own_dout = dout_tiles + group * Layout::BYTES;
   float dq[HEAD];
 #pragma unroll
   for (int i = 0; i < HEAD; ++i) dq[i] = 0.0f;
@@ -335,8 +308,8 @@ k_attn_bwd_query(const storage* __restrict__ qkv_bt3hd, const storage* __restric
     float s[SCORES], dp[SCORES];
     uint32 ds[4][4];
     open_products();
-    multiply_rows(s, queries, key_tile);
-    multiply_rows(dp, douts, value_tile);
+    multiply_rows(s, query_tile, key_tile);
+    multiply_rows(dp, own_dout, value_tile);
     await_products<1>();
     pin(s);
     if (step == last) mask<false>(s);
@@ -404,10 +377,8 @@ k_attn_bwd(const storage* __restrict__ qkv_bt3hd, const storage* __restrict__ do
   copy_rows<ROWS, THREADS>(value_tiles, q + 2 * heads * D, stride, first, tokens);
 #pragma unroll
   for (int i = 0; i < STAGES - 1; ++i) copy_step(begin + i);
-  await_step<STAGES>();
 
   uint32 key_tile = key_tiles + group * Layout::BYTES, value_tile = value_tiles + group * Layout::BYTES;
-  Operand<KEY_KEEP> keys(key_tile), values(value_tile);
   float dk[HEAD], dv[HEAD];
 #pragma unroll
   for (int i = 0; i < HEAD; ++i) dk[i] = dv[i] = 0.0f;
@@ -422,8 +393,8 @@ k_attn_bwd(const storage* __restrict__ qkv_bt3hd, const storage* __restrict__ do
     float s[SCORES], dp[SCORES], lse[2], delta[2];
     uint32 p[4][4], ds[4][4];
     open_products();
-    multiply_rows(s, keys, query_tile);
-    multiply_rows(dp, values, dout_tile);
+    multiply_rows(s, key_tile, query_tile);
+    multiply_rows(dp, value_tile, dout_tile);
     await_products<1>();
     pin(s);
     if (step * TILE_ROWS == own) mask<true>(s);

@@ -29,15 +29,12 @@ class HopperTiles:
         Warpgroups of a thread block, each with 64 rows of its own.
     stages
         Tiles of the other side in shared memory at once.
-    keep
-        Whether a warpgroup's own rows stay in registers (1) or are read again by every product (0).
     resident
         Thread blocks that should fit a multiprocessor: it bounds the registers.
     """
 
     groups: int
     stages: int
-    keep: int
     resident: int
 
 
@@ -45,9 +42,9 @@ Choice = tuple[HopperTiles, HopperTiles, HopperTiles]
 
 #: D -> tiles of the forward, of dQ, and of dK and dV, as registers and shared memory allow; not yet timed on a card.
 TILES: dict[int, Choice] = {
-    32: (HopperTiles(2, 4, 1, 2), HopperTiles(2, 4, 0, 2), HopperTiles(1, 3, 0, 3)),
-    64: (HopperTiles(2, 4, 1, 2), HopperTiles(2, 4, 0, 2), HopperTiles(1, 3, 0, 3)),
-    128: (HopperTiles(3, 3, 0, 1), HopperTiles(2, 2, 1, 1), HopperTiles(1, 2, 0, 2)),
+    32: (HopperTiles(2, 4, 2), HopperTiles(2, 4, 2), HopperTiles(1, 3, 3)),
+    64: (HopperTiles(2, 4, 2), HopperTiles(2, 4, 2), HopperTiles(1, 3, 3)),
+    128: (HopperTiles(3, 3, 1), HopperTiles(2, 2, 1), HopperTiles(1, 2, 2)),
 }
 
 

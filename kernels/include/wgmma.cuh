@@ -103,9 +103,9 @@ __device__ __forceinline__ void pin(uint32 (&a)[M][N]) {
                "{" WGMMA_LIST_##COUNT "}, %" a0 ", %" b0 ", p, 1, 1, 0, 0; }"                                       \
                : WGMMA_C##COUNT(0)                                                                                  \
                : "l"(a), "l"(b), "r"((int)add))
-#define WGMMA_REGISTERS(n, COUNT, a0, a1, a2, a3, b0, add0, mn)                                                     \
+#define WGMMA_REGISTERS(n, COUNT, a0, a1, a2, a3, b0, add0)                                                         \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %" add0 ", 0; wgmma.mma_async.sync.aligned.m64n" n WGMMA_TYPES       \
-               "{" WGMMA_LIST_##COUNT "}, {%" a0 ",%" a1 ",%" a2 ",%" a3 "}, %" b0 ", p, 1, 1, " mn "; }"           \
+               "{" WGMMA_LIST_##COUNT "}, {%" a0 ",%" a1 ",%" a2 ",%" a3 "}, %" b0 ", p, 1, 1, 1; }"                  \
                : WGMMA_C##COUNT(0)                                                                                  \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add))
 
@@ -114,17 +114,12 @@ __device__ __forceinline__ void multiply_shared(float (&c)[32], uint64 a, uint64
   WGMMA_SHARED("64", 32, "32", "33", "34");
 }
 
-// The same with A in registers.
-__device__ __forceinline__ void multiply_registers(float (&c)[32], const uint32 (&a)[4], uint64 b, bool add) {
-  WGMMA_REGISTERS("64", 32, "32", "33", "34", "35", "36", "37", "0");
-}
-
 // C += A B over one k-step: A in registers, B MN-major in shared memory, 2 COUNT columns.
 template <int COUNT>
 __device__ __forceinline__ void multiply_down(float (&c)[COUNT], const uint32 (&a)[4], uint64 b) {
   constexpr bool add = true;
-  if constexpr (COUNT == 16) WGMMA_REGISTERS("32", 16, "16", "17", "18", "19", "20", "21", "1");
-  else if constexpr (COUNT == 32) WGMMA_REGISTERS("64", 32, "32", "33", "34", "35", "36", "37", "1");
-  else if constexpr (COUNT == 64) WGMMA_REGISTERS("128", 64, "64", "65", "66", "67", "68", "69", "1");
+  if constexpr (COUNT == 16) WGMMA_REGISTERS("32", 16, "16", "17", "18", "19", "20", "21");
+  else if constexpr (COUNT == 32) WGMMA_REGISTERS("64", 32, "32", "33", "34", "35", "36", "37");
+  else if constexpr (COUNT == 64) WGMMA_REGISTERS("128", 64, "64", "65", "66", "67", "68", "69");
   else static_assert(COUNT == 16, "products have 32, 64 or 128 columns");
 }
