@@ -45,19 +45,23 @@ def whole_runs(part: dict[str, Any]) -> list[str]:
     lines = [
         "The same engine in `andrea run`: default plugins, real text, journal, samples, evaluation, checkpoints.",
         "",
-        "| model | rows a step | tokens/s | of the bare engine's | between looks | a look at the model | checkpoints |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| model | rows a step | tokens/s | of the bare engine's | between looks | waits for a choice "
+        "| a look at the model | checkpoints |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for point, found in part["details"].items():
         name, batch = point.split(":")
         lines.append(
             f"| {name} | {batch} | {found['tokens_per_second']:,.0f} | {found['share']:.1%} "
-            f"| {found['median_share']:.1%} | {found['look_ms']:.0f} ms | {max(0.0, found['checkpoint_share']):.1%} |"
+            f"| {found['median_share']:.1%} | {found['idle_share']:.2%} | {found['look_ms']:.0f} ms "
+            f"| {max(0.0, found['checkpoint_share']):.1%} |"
         )
     return [
         *lines,
         "",
-        "A look is a sample and an evaluation of all sources; checkpoints cost that share of a minute, one a minute.",
+        "A look is a sample and an evaluation of all sources; the card waits that share of a step for the choice of the "
+        "next source;",
+        "checkpoints cost that share of a minute, one a minute.",
         f"`benchmarks/gpu_check.sh run` makes these (commit {part['commit'][:7]}).",
     ]
 
