@@ -59,8 +59,8 @@ def whole_runs(part: dict[str, Any]) -> list[str]:
     return [
         *lines,
         "",
-        "A look is a sample and an evaluation of all sources; the card waits that share of a step for the choice of the",
-        "next; checkpoints cost that share of a minute, one a minute.",
+        "A look is a sample and an evaluation of all sources; the card waits that share of a step for the choice of",
+        "the next; checkpoints cost that share of a minute, one a minute.",
         f"`benchmarks/gpu_check.sh run` makes these (commit {part['commit'][:7]}).",
     ]
 
