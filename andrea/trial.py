@@ -137,15 +137,17 @@ class Job:
     @property
     def done(self) -> bool:
         """True when the run has ended by itself, be it early, and all is measured; a signal only interrupts it."""
-        finished = (self.folder / RESULT).is_file() or ended(self.folder)
-        return finished and (not self.test_rows or (self.folder / TEST).is_file())
+        return ended(self.folder) and (not self.test_rows or (self.folder / TEST).is_file())
 
 
 def ended(folder: Path) -> bool:
-    """Say whether the run in a folder has ended by itself: its journal's last line says why."""
+    """Say whether the run in a folder has ended by itself: its journal's last line says why.
+
+    Of a run whose journal is gone, what was kept of it says so.
+    """
     journal = folder / "journal.jsonl"
     if not journal.is_file():
-        return False
+        return (folder / RESULT).is_file()
     with journal.open("rb") as file:
         file.seek(max(0, journal.stat().st_size - LONGEST_STOP))
         last = file.read().splitlines(keepends=True)[-1:]

@@ -6,6 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +115,16 @@ def read_results(jobs: Sequence[Job], say: Callable[[str], None]) -> list[Result
 def read_result(job: Job) -> Result | None:
     """Read one finished run; None when it was never evaluated.
 
-    A journal is long, so what it comes to is kept in a file beside it. Time and test rows have files of their own.
+    A journal is long, so what it comes to is kept in a file beside it, which counts while the journal is not newer.
+    Time and test rows have files of their own.
     """
-    file = job.folder / RESULT
-    result = _kept(job, file) if file.is_file() else _from_journal(job)
+    file, journal = job.folder / RESULT, job.folder / JOURNAL
+    kept = file.is_file() and (not journal.is_file() or file.stat().st_mtime_ns >= journal.stat().st_mtime_ns)
+    result = _kept(job, file) if kept else _from_journal(job)
     if result is None:
         return None
-    if not file.is_file():
-        write_whole(file, json.dumps(asdict(result, filter=_of_journal, value_serializer=_plain)).encode())
+    if not kept:
+        _keep(result, file)
     cost = _read(job.folder / COST)
     return evolve(
         result,
@@ -129,6 +132,13 @@ def read_result(job: Job) -> Result | None:
         seconds=cost.get("seconds", math.nan),
         curriculum=cost["curriculum_seconds"] / cost["seconds"] if cost.get("seconds") else math.nan,
     )
+
+
+def _keep(result: Result, file: Path) -> None:
+    """Write what a journal came to, where it is numbers and the folder lets itself be written."""
+    with suppress(ValueError, OSError):  # a run that diverged has no such numbers: its journal is read every time
+        text = json.dumps(asdict(result, filter=_of_journal, value_serializer=_plain), allow_nan=False)
+        write_whole(file, text.encode())
 
 
 def _of_journal(field: Any, _: Any) -> bool:
@@ -147,15 +157,17 @@ def _kept(job: Job, file: Path) -> Result:
     AndreaError
         When the file is not whole; the journal, if it is still there, tells the same.
     """
-    value = read_json(file)
     try:
+        value = read_json(file)
+        for name in ("bits_per_byte", "sizes", "epochs", "gap"):
+            value[name] = {str(source): figure + 0 for source, figure in value[name].items()}
         value["curve"] = [(int(tokens), float(mean)) for tokens, mean in value["curve"]]
         value["shares"] = np.array(value["shares"], dtype=np.float64)
         return Result(arm=job.arm, seed=job.seed, **value)
-    except (KeyError, TypeError, ValueError):
-        raise AndreaError(
-            f"{file} is not what a trial keeps of a run", f"delete it: it is made anew from {JOURNAL}"
-        ) from None
+    except (AndreaError, AttributeError, KeyError, TypeError, ValueError):
+        there = (job.folder / JOURNAL).is_file()
+        cure = f"it is made anew from {JOURNAL}" if there else "the run must be made again, since its journal is gone"
+        raise AndreaError(f"{file} is not what a trial keeps of a run", f"delete it: {cure}") from None
 
 
 def _from_journal(job: Job) -> Result | None:

@@ -53,7 +53,7 @@ def whole_runs(part: dict[str, Any]) -> list[str]:
         name, batch = point.split(":")
         lines.append(
             f"| {name} | {batch} | {found['tokens_per_second']:,.0f} | {found['share']:.1%} "
-            f"| {found['median_share']:.1%} | {found['idle_share']:.2%} | {found['look_ms']:.0f} ms "
+            f"| {found['median_share']:.1%} | {max(0.0, found['idle_share']):.2%} | {found['look_ms']:.0f} ms "
             f"| {max(0.0, found['checkpoint_share']):.1%} |"
         )
     return [

@@ -48,7 +48,7 @@ RULES = {
     # -- numbers
     "andrea.engine": (*BASE, "andrea.engine.*"),
     "andrea.engine.attention_cudnn": (*BASE, *ours("extras", "engine", "engine.attention")),
-    "andrea.engine.attention_choice": (*BASE, *ours("engine", "engine.attention", "engine.attention_*")),
+    "andrea.engine.attention_choice": (*BASE, *ours("engine", "engine.attention*", "engine.compiler")),
     "andrea.engine.*": (*BASE, *ours("resources", "engine", "engine.*")),
     # -- text
     "andrea.sources": (*BASE, *ours("extras", "plugin")),

@@ -263,10 +263,18 @@ def test_a_trial_runs_and_an_interrupted_one_ends_in_the_same_bytes(andrea, writ
         (folder / "journal.jsonl").unlink()  # what it came to is kept
     kept = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--report", "--json", *CPU)
     assert json.loads(kept.out) == report
-    (first / RESULT).write_text('{"steps": 30}')
-    broken = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--report")
-    assert broken.code == 2
-    assert f"{RESULT} is not what a trial keeps of a run" in broken.err
+    for damaged in (
+        '{"steps": 30}',
+        "",
+        "[]",
+        "{",
+        (first / RESULT).read_text().replace('"gap": {', '"gap": 3, "not": {'),
+    ):
+        (first / RESULT).write_text(damaged)
+        broken = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--report")
+        assert broken.code == 2
+        assert f"{RESULT} is not what a trial keeps of a run" in broken.err
+        assert "its journal is gone" in broken.err
     plots = {path.name for path in (current_folder / "cut" / "plots").iterdir()}
     assert plots == {"curves.png", "differences.png", "walk.png", "shares-uniform.png", "shares-ucb1.png"}
 

@@ -7,6 +7,8 @@ from typing import Protocol
 from andrea.engine import EngineConfig
 from andrea.engine.attention import Attention
 from andrea.engine.attention_cudnn import CudnnAttention, check_cudnn
+from andrea.engine.attention_hopper import HopperAttention, hopper_cell
+from andrea.engine.compiler import architecture_of
 from andrea.errors import AndreaError, did_you_mean
 from andrea.types import Device, Precision
 
@@ -64,8 +66,11 @@ def check_attention(config: EngineConfig, device: Device, precision: Precision) 
     AndreaError
         Says what it can compute.
     """
-    if attention_of(config) == "cudnn":
+    chosen = attention_of(config)
+    if chosen == "cudnn":
         check_cudnn(config, device, precision)
+    elif chosen == "hopper":
+        hopper_cell(config.model.head_dim, precision, architecture_of(device.capability))
 
 
 def open_attention(config: EngineConfig, precision: Precision, architecture: str) -> AttentionKernels:
@@ -81,8 +86,6 @@ def open_attention(config: EngineConfig, precision: Precision, architecture: str
     if chosen == "cudnn":
         return CudnnAttention(*shape, config.batch_size, model.context, config.training)
     if chosen == "hopper":
-        from andrea.engine.attention_hopper import HopperAttention
-
         return HopperAttention(*shape)
     return Attention(*shape)
 

@@ -40,7 +40,8 @@ class HopperTiles:
 
 Choice = tuple[HopperTiles, HopperTiles, HopperTiles]
 
-#: D -> tiles of the forward, of dQ, and of dK and dV, as registers and shared memory allow; not yet timed on a card.
+#: D -> tiles of the forward, of dQ, and of dK and dV, as registers and shared memory allow; `benchmarks/attention.py
+#: hopper` times others.
 TILES: dict[int, Choice] = {
     32: (HopperTiles(2, 4, 2), HopperTiles(2, 4, 2), HopperTiles(1, 3, 3)),
     64: (HopperTiles(2, 4, 2), HopperTiles(2, 4, 2), HopperTiles(1, 3, 3)),
@@ -95,7 +96,7 @@ def hopper_cell(head_dim: int, precision: Precision, architecture: str, tiles: C
         raise AndreaError(
             f"heads of {head_dim} in {precision.name} on {architecture} have no wgmma kernel",
             f"it exists for bf16 and fp16 on sm_90a, with heads of {', '.join(map(str, TILES))}; "
-            "the plain kernels run everywhere",
+            "leave engine.attention at auto: the plain kernels run everywhere",
         )
     macros = {"HEAD_DIM": str(head_dim)}
     launches = []

@@ -25,7 +25,7 @@ from andrea.errors import NotFiniteError
 from andrea.rng import Draws
 
 SAMPLE_THREADS = 512  # as in kernels/sample.cu
-FEW_ROWS = 8  # an engine opened for so many rows, or fewer, generates by the kernels of kernels/matvec.cu
+FEW_ROWS = 8  # an engine of so many rows, or fewer, generates by kernels/matvec.cu, unless it is too wide for them
 
 
 @define(eq=False)

@@ -33,7 +33,7 @@ class Graph:
     Attributes
     ----------
     nodes
-        Launches that it holds.
+        Nodes that it holds, launches as a rule.
     other
         Of these, nodes that are no kernels.
     """
@@ -49,10 +49,12 @@ class Graph:
                 record()
             finally:
                 graph = check(self._driver.cuStreamEndCapture(stream), "cuStreamEndCapture")
-            _, self.nodes = check(self._driver.cuGraphGetNodes(graph, 0), "cuGraphGetNodes")
-            self.other = fill_by_kernels(graph, self.nodes, zero)
-            self._executable = check(self._driver.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
-            check(self._driver.cuGraphDestroy(graph), "cuGraphDestroy")
+            try:
+                _, self.nodes = check(self._driver.cuGraphGetNodes(graph, 0), "cuGraphGetNodes")
+                self.other = fill_by_kernels(graph, self.nodes, zero)
+                self._executable = check(self._driver.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
+            finally:
+                check(self._driver.cuGraphDestroy(graph), "cuGraphDestroy")
             check(self._driver.cuGraphUpload(self._executable, stream), "cuGraphUpload")
         finally:
             if collecting:

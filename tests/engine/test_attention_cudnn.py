@@ -214,11 +214,9 @@ def test_an_unknown_attention_is_said_with_those_there_are(wrong, hint):
 
 
 def test_each_attention_is_opened_with_its_shape(library, monkeypatch):
-    """Hopper's module is imported when it is asked for; all but cuDNN take D, H, precision and architecture."""
+    """All but cuDNN take D, H, precision and architecture."""
     monkeypatch.setattr(attention_choice, "Attention", lambda *shape: ("mma", *shape))
-    hopper = types.ModuleType("andrea.engine.attention_hopper")
-    hopper.HopperAttention = lambda *shape: ("hopper", *shape)
-    monkeypatch.setitem(sys.modules, "andrea.engine.attention_hopper", hopper)
+    monkeypatch.setattr(attention_choice, "HopperAttention", lambda *shape: ("hopper", *shape))
     for name in ("mma", "hopper"):
         config = evolve(SMALL, options={"attention": name})
         found = open_attention(config, BF16, "sm_90a")
@@ -229,6 +227,18 @@ def test_each_attention_is_opened_with_its_shape(library, monkeypatch):
     assert found._own.shape == (32, 2, FP16, "sm_90a")
     assert describe(CUDNN, found) == "cudnn 9.19.0 1.32.0 1:eng2 3:eng2 3:eng2"
     assert len(library.graphs) == 3
+
+
+def test_hopper_is_refused_where_it_has_no_kernel():
+    """Before anything is opened: another card, another precision, another width of heads."""
+    config = evolve(SMALL, options={"attention": "hopper"})
+    check_attention(config, H200, BF16)
+    wide = evolve(config, model=evolve(SMALL.model, d_model=192))
+    older = evolve(H200, capability=(8, 0))
+    for given in ((wide, H200, BF16), (config, older, BF16), (config, H200, Precision("fp32"))):
+        with pytest.raises(AndreaError, match="have no wgmma kernel") as caught:
+            check_attention(*given)
+        assert "leave engine.attention at auto" in caught.value.hint
 
 
 # -- what is planned --------------------------------------------------------------------------------------------------
