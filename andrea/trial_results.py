@@ -163,6 +163,8 @@ def _kept(job: Job, file: Path) -> Result:
             value[name] = {str(source): figure + 0 for source, figure in value[name].items()}
         value["curve"] = [(int(tokens), float(mean)) for tokens, mean in value["curve"]]
         value["shares"] = np.array(value["shares"], dtype=np.float64)
+        if not value["bits_per_byte"] or value["shares"].ndim != 2:
+            raise ValueError
         return Result(arm=job.arm, seed=job.seed, **value)
     except (AndreaError, AttributeError, KeyError, TypeError, ValueError):
         there = (job.folder / JOURNAL).is_file()

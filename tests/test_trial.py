@@ -263,13 +263,9 @@ def test_a_trial_runs_and_an_interrupted_one_ends_in_the_same_bytes(andrea, writ
         (folder / "journal.jsonl").unlink()  # what it came to is kept
     kept = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--report", "--json", *CPU)
     assert json.loads(kept.out) == report
-    for damaged in (
-        '{"steps": 30}',
-        "",
-        "[]",
-        "{",
-        (first / RESULT).read_text().replace('"gap": {', '"gap": 3, "not": {'),
-    ):
+    value = json.loads((first / RESULT).read_text())
+    wrong = [{"steps": 30}, [], *(value | change for change in ({"gap": 3}, {"shares": []}, {"bits_per_byte": {}}))]
+    for damaged in ("", "{", *map(json.dumps, wrong)):
         (first / RESULT).write_text(damaged)
         broken = andrea("trial", trial, "--data", shared_folder, "--out", "cut", "--report")
         assert broken.code == 2
