@@ -45,18 +45,20 @@ def contents(folder):
 
 
 def test_help_answers_at_once():
-    """``andrea --help`` takes under half a second of processor time and loads no CUDA, no engine and no plugin."""
+    """``andrea --help`` takes less than twice what its libraries take, and loads no CUDA, no engine and no plugin."""
     import resource
 
-    def seconds():
+    def seconds(*arguments):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, "-m", "andrea", "--help"], capture_output=True, text=True, check=True)
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert "Train a model" in done.stdout
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    # Processor time of the best of three, since a busy machine slows the clock of the wall and the caches.
-    assert min(seconds() for _ in range(3)) < 0.5
+    # Processor time, the best of five in turns: machines differ, and a busy one slows the clock and the caches.
+    libraries = "import attrs, numpy, pluggy, typer.rich_utils"
+    pairs = [(seconds("-m", "andrea", "--help"), seconds("-c", libraries)) for _ in range(5)]
+    ours, theirs = map(min, zip(*pairs, strict=True))
+    assert ours < 2 * theirs
 
     script = "import sys, andrea.cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
