@@ -45,7 +45,7 @@ def contents(folder):
 
 
 def test_help_answers_at_once():
-    """``andrea --help`` takes less than twice what its libraries take, and loads no CUDA, no engine and no plugin."""
+    """``andrea --help`` takes hardly more than its libraries take, and loads no CUDA, no engine and no plugin."""
     import resource
 
     def seconds(*arguments):
@@ -58,7 +58,7 @@ def test_help_answers_at_once():
     libraries = "import attrs, numpy, pluggy, typer.rich_utils"
     pairs = [(seconds("-m", "andrea", "--help"), seconds("-c", libraries)) for _ in range(5)]
     ours, theirs = map(min, zip(*pairs, strict=True))
-    assert ours < 2 * theirs
+    assert ours < 1.5 * theirs
 
     script = "import sys, andrea.cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
