@@ -131,7 +131,9 @@ def compile_kernels(
     folder = cache if cache is not None else cache_folder()
     _version()  # load the library before threads ask for it
     with ThreadPoolExecutor(max_workers=min(len(paths), os.cpu_count() or 1) or 1) as pool:
-        return list(pool.map(lambda path: _compile_cached(path, architecture, options, folder), paths))
+        longest_first = sorted(set(paths), key=lambda path: -path.stat().st_size)  # so that no core ends on a long one
+        jobs = {path: pool.submit(_compile_cached, path, architecture, options, folder) for path in longest_first}
+        return [jobs[path].result() for path in paths]
 
 
 def kernel_files() -> list[str]:
