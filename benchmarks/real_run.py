@@ -113,7 +113,7 @@ def real_run(value: Mapping[str, Any], device: str, folder: Path) -> dict[str, A
     return figures(watched.begins, config.rows * config.model.context, *every) | {
         "bare_tokens_per_second": alone["tokens_per_second"],
         "bare": alone,
-        "idle_ms": statistics.median(watched.idle_ms) if watched.idle_ms else 0.0,
+        "idle_ms": statistics.median(watched.idle_ms) if planned.device.kind == "cuda" else 0.0,
         "vocabulary": config.vocabulary,
         "sources": len(planned.config.sources),
     }

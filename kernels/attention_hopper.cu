@@ -52,8 +52,8 @@ __device__ __forceinline__ void copy_rows(uint32 tile, const storage* matrix, in
   }
 }
 
-// Begins C = A X^T over D: A the warpgroup's own tile, X the rows of another. Own rows stay in shared memory: kept in
-// registers over the whole walk they cost nothing less, and the assembler of CUDA 13.0 packs P over them.
+// Begins C = A X^T over D: A the warpgroup's own tile, X the rows of another. Own rows stay in shared memory: where
+// registers kept them over the walk, the assembler of CUDA 13.0 packed P over them.
 __device__ __forceinline__ void multiply_rows(float (&c)[SCORES], uint32 own, uint32 tile) {
 #pragma unroll
   for (int k = 0; k < Layout::STEPS; ++k) multiply_shared(c, Layout::along(own, k), Layout::along(tile, k), k > 0);

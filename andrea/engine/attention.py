@@ -106,6 +106,8 @@ class Attention:
         When no kernel has this width.
     """
 
+    version = ""  # our own kernels are in the digest of all kernels
+
     def __init__(
         self,
         head_dim: int,
@@ -114,10 +116,12 @@ class Attention:
         architecture: str,
         tiles: tuple[Tiles, Tiles, Tiles] | None = None,
     ) -> None:
-        self.heads = n_head
-        cell = cell_of(head_dim, precision, architecture, tiles)
-        self._cell = cell
-        self._kernels = Kernels(compile_kernels(FILES, type_macros(precision) | cell.macros, architecture))
+        self._load(FILES, cell_of(head_dim, precision, architecture, tiles), n_head, precision, architecture)
+
+    def _load(self, files: tuple[str, ...], cell: Cell, n_head: int, precision: Precision, architecture: str) -> None:
+        """Compile some files for a cell and take their kernels."""
+        self.heads, self._cell = n_head, cell
+        self._kernels = Kernels(compile_kernels(files, type_macros(precision) | cell.macros, architecture))
         self._forward = self._kernels.kernel("k_attn_fwd")
         self._query = self._kernels.kernel("k_attn_bwd_query")
         self._key = self._kernels.kernel("k_attn_bwd")

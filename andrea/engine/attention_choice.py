@@ -19,6 +19,10 @@ ATTENTIONS = ("auto", "mma", "hopper", "cudnn")
 class AttentionKernels(Protocol):
     """What the engine launches; see `andrea.engine.attention.Attention` for shapes. Arguments are device addresses."""
 
+    @property
+    def version(self) -> str:
+        """What numbers depend on beside our own kernels; empty where nothing else computes."""
+
     def forward(self, qkv: int, out: int, lse: int, B: int, T: int, stream: int) -> None:
         """Attend from every position of B rows."""
 
@@ -92,4 +96,4 @@ def open_attention(config: EngineConfig, precision: Precision, architecture: str
 
 def describe(config: EngineConfig, attention: AttentionKernels) -> str:
     """Return what a fingerprint says of an attention: its name, and what is not in the digest of our own kernels."""
-    return attention_of(config) + (f" {attention.version}" if isinstance(attention, CudnnAttention) else "")
+    return f"{attention_of(config)} {attention.version}".rstrip()

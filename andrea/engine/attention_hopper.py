@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from attrs import asdict, frozen
 
-from andrea.engine.attention import ROW_BYTES, Attention, Cell, Launch, type_macros
-from andrea.engine.compiler import compile_kernels
-from andrea.engine.launcher import Kernels
+from andrea.engine.attention import ROW_BYTES, Attention, Cell, Launch
 from andrea.errors import AndreaError
 from andrea.types import Precision
 
@@ -78,16 +76,7 @@ class HopperAttention(Attention):
     def __init__(
         self, head_dim: int, n_head: int, precision: Precision, architecture: str, tiles: Choice | None = None
     ) -> None:
-        self.heads = n_head
-        self._cell = hopper_cell(head_dim, precision, architecture, tiles)
-        self._kernels = Kernels(compile_kernels(FILES, type_macros(precision) | self._cell.macros, architecture))
-        self._forward = self._kernels.kernel("k_attn_fwd")
-        self._query = self._kernels.kernel("k_attn_bwd_query")
-        self._key = self._kernels.kernel("k_attn_bwd")
-        self._decode = self._kernels.kernel("k_attn_decode")
-        self._cache = self._kernels.kernel("k_attn_cache")
-        for kernel, launch in zip((self._forward, self._query, self._key), self._cell.launches, strict=True):
-            kernel.allow_shared(launch.shared)
+        self._load(FILES, hopper_cell(head_dim, precision, architecture, tiles), n_head, precision, architecture)
 
 
 def hopper_cell(head_dim: int, precision: Precision, architecture: str, tiles: Choice | None = None) -> Cell:

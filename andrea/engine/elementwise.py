@@ -253,44 +253,20 @@ class Elementwise:
         full = name if rows == 1 else f"{name}_rows"
         self.launch(full, grid, _MATVEC_THREADS, *arguments, shared_bytes=shared_bytes)
 
-    def norm_matvec(
-        self,
-        x: int,
-        parts: int,
-        gamma: int,
-        beta: int,
-        total: int,
-        weight: int,
-        y: int,
-        rows: int,
-        C: int,
-        outputs: int,
-        gelu: bool = False,
-    ) -> None:
+    def norm_matvec(self, *arrays: int, rows: int, C: int, outputs: int, gelu: bool = False) -> None:
         """Store total = x + the sum of the parts and y = norm(total) weight[C, outputs], with `gelu` its GELU.
 
-        `parts` is the address of what `matvec_parts` left, or 0. `total` must not be `x`.
+        `arrays` are x, parts, gamma, beta, total, weight and y; parts is the address of what `matvec_parts` left, or 0.
+        total must not be x.
         """
         grid = blocks_for(outputs, _MATVEC_CHUNKS * self.wide)
-        arguments = (x, parts, gamma, beta, total, weight, y, rows, C, outputs, NORM_EPSILON, int(gelu))
+        arguments = (*arrays, rows, C, outputs, NORM_EPSILON, int(gelu))
         self._matvec("k_norm_matvec", grid, rows, self._matvec_shared(rows, C), *arguments)
 
-    def norm_matvec_head(
-        self,
-        x: int,
-        parts: int,
-        gamma: int,
-        beta: int,
-        total: int,
-        weight: int,
-        y: int,
-        rows: int,
-        C: int,
-        outputs: int,
-    ) -> None:
-        """Store the same total and y = norm(total) weight[outputs, C].T."""
+    def norm_matvec_head(self, *arrays: int, rows: int, C: int, outputs: int) -> None:
+        """Store the same total and y = norm(total) weight[outputs, C].T; `arrays` as `norm_matvec` has them."""
         grid = blocks_for(outputs, _MATVEC_THREADS // 32 * _MATVEC_OF_WARP)
-        arguments = (x, parts, gamma, beta, total, weight, y, rows, C, outputs, NORM_EPSILON)
+        arguments = (*arrays, rows, C, outputs, NORM_EPSILON)
         self._matvec("k_norm_matvec_head", grid, rows, self._matvec_shared(rows, C), *arguments)
 
     def matvec_parts(self, x: int, weight: int, parts: int, rows: int, inputs: int, outputs: int) -> None:

@@ -25,7 +25,6 @@ from andrea.errors import NotFiniteError
 from andrea.rng import Draws
 
 SAMPLE_THREADS = 512  # as in kernels/sample.cu
-FEW_ROWS = 8  # an engine of so many rows, or fewer, generates by kernels/matvec.cu, unless it is too wide for them
 
 
 @define(eq=False)
@@ -185,7 +184,7 @@ def one_position(m: Machine) -> None:
     """
     ids, positions, x = m.at("decode_ids"), m.at("decode_positions"), m.at("layer0.x1")
     m.elementwise.launch("k_decode_embed", m.B, 128, ids, positions, m.weight("embed"), m.weight("position"), x, m.C)
-    if m.B <= FEW_ROWS and m.elementwise.takes_few_rows(m.B, m.C):
+    if m.elementwise.takes_few_rows(m.B, m.C):
         few_rows(m)
     else:
         many_rows(m)
@@ -214,20 +213,20 @@ def few_rows(m: Machine) -> None:
 
     The branch lies in parts where the library has its scratch. The stream changes its place with every norm.
     """
-    e, sizes, parts = m.elementwise, (m.B, m.C), m.at("gemm_workspace")
+    e, parts = m.elementwise, m.at("gemm_workspace")
     heads, qkv, hidden = m.at("layer0.ln1.y"), m.at("layer0.qkv"), m.at("layer0.hidden")
     x, total = m.at("layer0.x1"), m.at("layer0.x2")
     for i in range(m.layers):
         layer = f"layer{i}"
         before = (x, parts if i else 0, *m.affine(f"{layer}.ln1"), total)
-        e.norm_matvec(*before, m.weight(f"{layer}.w_qkv"), qkv, *sizes, 3 * m.C)
+        e.norm_matvec(*before, m.weight(f"{layer}.w_qkv"), qkv, rows=m.B, C=m.C, outputs=3 * m.C)
         m.attention.decode(qkv, *caches(m, i), m.at("decode_positions"), heads, m.B, m.T, m.stream)
-        e.matvec_parts(heads, m.weight(f"{layer}.w_o"), parts, *sizes, m.C)
+        e.matvec_parts(heads, m.weight(f"{layer}.w_o"), parts, m.B, m.C, m.C)
         before = (total, parts, *m.affine(f"{layer}.ln2"), x)
-        e.norm_matvec(*before, m.weight(f"{layer}.w_1"), hidden, *sizes, m.F, gelu=True)
+        e.norm_matvec(*before, m.weight(f"{layer}.w_1"), hidden, rows=m.B, C=m.C, outputs=m.F, gelu=True)
         e.matvec_parts(hidden, m.weight(f"{layer}.w_2"), parts, m.B, m.F, m.C)
     before = (x, parts, *m.affine("final"), total)
-    e.norm_matvec_head(*before, m.weight(m.head), m.at("logits"), *sizes, m.V)
+    e.norm_matvec_head(*before, m.weight(m.head), m.at("logits"), rows=m.B, C=m.C, outputs=m.V)
 
 
 def sample(m: Machine) -> None:

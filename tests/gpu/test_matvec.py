@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from andrea.engine import EngineConfig, GenerateOptions, generate, launcher
+from andrea.engine import EngineConfig, GenerateOptions, launcher
 from andrea.engine import operations as op
 from andrea.engine.device import find_cards
 from andrea.engine.elementwise import FILES, Elementwise
@@ -105,11 +105,11 @@ def test_norm_and_product(rows, close, C, outputs, B, kind, given):
 
     def launch(w, x=x, parts=parts, B=B):
         total, y = rows.room(B, C), rows.room(B, outputs)
-        arguments = (x, parts, gamma, beta, total, w, y, B, C, outputs)
+        arrays, sizes = (x, parts, gamma, beta, total, w, y), {"rows": B, "C": C, "outputs": outputs}
         if kind == "head":
-            rows.launch.norm_matvec_head(*arguments)
+            rows.launch.norm_matvec_head(*arrays, **sizes)
         else:
-            rows.launch.norm_matvec(*arguments, gelu=kind == "gelu")
+            rows.launch.norm_matvec(*arrays, **sizes, gelu=kind == "gelu")
         return rows.read(total, B, C), rows.read(y, B, outputs)
 
     total, y = launch(w)
@@ -145,7 +145,7 @@ def test_text_is_the_librarys(precision, storage, monkeypatch, batch_size):
     options = GenerateOptions(40, temperature=0, repetition_penalty=1e3)  # without it one id is repeated
     texts, logits = [], []
     for few in (8, 0):
-        monkeypatch.setattr(generate, "FEW_ROWS", few)
+        monkeypatch.setattr(Elementwise, "takes_few_rows", lambda _, rows, C, few=few: rows <= few)
         engine = opened(config, precision)
         engine.generate(prompts, GenerateOptions(1, temperature=0))
         raw = np.empty(
