@@ -100,7 +100,12 @@ def test_a_signal_ends_the_search_with_what_there_is(monkeypatch):
         raise AssertionError("the signal has ended it")
 
     monkeypatch.setattr(suggestion, "measure", measure)
-    done = call(*TINY[: TINY.index("--batch")], "--suggest", "32")
+    # A shell that starts this in its background has SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        done = call(*TINY[: TINY.index("--batch")], "--suggest", "32")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.exit_code == 130
     lines = done.stdout.splitlines()
     assert lines[1].split()[-2:] == ["2.0", "16,000"]
