@@ -3,7 +3,8 @@
 #
 #   benchmarks/gpu_check.sh [PART]...
 #
-# PART is tests, sanitize, race_ and a precision (fp32 tf32 fp16 bf16 fp8), proofs, bench, run, chat, peers, or all.
+# PART is tests, sanitize, race_ and a precision (fp32 tf32 fp16 bf16 fp8), proofs, curves, bench, start, run, chat,
+# peers, or all.
 #
 # Needs python3 with numpy, attrs and the `cuda` extra; wheels in .whl/ are installed beside it when there are any
 # (a machine without a network). Everything is merged into one JSON, $OUT/gpu_check.json (OUT is ./runs/gpu_check
@@ -59,7 +60,11 @@ run_race_fp8() { sanitize racecheck fp8; }
 
 run_proofs() { $PYTHON benchmarks/proofs.py --out "$OUT/proofs.json"; }
 
+run_curves() { $PYTHON benchmarks/curves.py --out "$OUT/curves.json"; }
+
 run_bench() { $PYTHON benchmarks/bench.py --out "$OUT/bench.json"; }
+
+run_start() { $PYTHON benchmarks/start.py --out "$OUT/start.json"; }
 
 run_run() { $PYTHON benchmarks/real_run.py --out "$OUT/run.json"; }
 
@@ -68,7 +73,7 @@ run_chat() { $PYTHON benchmarks/chat_speed.py --out "$OUT/chat.json"; }
 run_peers() { $PYTHON benchmarks/bench.py --peers --out "$OUT/peers.json"; }
 
 parts=${*:-all}
-[ "$parts" = all ] && parts="tests sanitize race_fp32 race_tf32 race_fp16 race_bf16 race_fp8 proofs bench run chat peers"
+[ "$parts" = all ] && parts="tests sanitize race_fp32 race_tf32 race_fp16 race_bf16 race_fp8 proofs curves bench start run chat peers"
 failed=0
 for part in $parts; do
   if ! declare -F "run_$part" >/dev/null; then echo "there is no part $part" >&2; exit 2; fi

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from andrea.engine import GenerateOptions
+from andrea.engine.model import ModelConfig
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -173,3 +175,68 @@ def test_a_grown_model_and_the_same_one_cut_in_its_middle(tiny, tmp_path, monkey
     weights = out / "cut" / "checkpoints" / f"step_{steps:06d}.bin"
     weights.write_bytes(b"x" + weights.read_bytes()[1:])
     assert grow.differences(out / "whole", out / "cut", steps) == [f"checkpoints/{weights.name}"]
+
+
+@pytest.fixture
+def small_family(monkeypatch):
+    """Make the family's models small enough for a test; scripts find their neighbours."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    model = ModelConfig(n_layer=1, n_head=1, d_model=8, context=16)
+    return {"12M": (model, 257), "120M": (model, 257)}
+
+
+def test_curves_that_agree_and_one_that_strays(small_family, tmp_path, monkeypatch, capsys):
+    """A curve is compared at every place; one that strays, or is no number, fails the script."""
+    curves = load("curves")
+    monkeypatch.setattr(curves, "FAMILY", small_family)
+    monkeypatch.setattr(curves, "POINTS", {"12M:2": {"fp32": 0.0, "again": 5e-3, "far": 5e-3, "nan": 5e-3}})
+    drawn, bends = curves.curve, {"far": (70, 2.0), "nan": (3, math.nan)}
+
+    def curve(point, precision, device, steps):
+        losses = drawn(point, "fp32", device, steps)
+        where, factor = bends.get(precision, (0, 1.0))
+        losses[where] *= factor
+        return losses
+
+    monkeypatch.setattr(curves, "curve", curve)
+    out = tmp_path / "curves.json"
+    monkeypatch.setattr(sys, "argv", ["curves.py", "--device", "cpu", "--steps", "120", "--only", "12M:2"])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--out", str(out)])
+    assert curves.main() == 1
+    found = json.loads(out.read_text())["12M:2"]
+    assert list(found["claims"].values()) == [True, False, False]
+    assert found["distance"]["again"] == 0
+    assert 0.015 < found["distance"]["far"] < 0.025  # one of 50 losses is doubled
+    assert len(found["every_50"]["fp32"]) == 2
+    monkeypatch.setattr(curves, "POINTS", {"12M:2": {"fp32": 0.0, "again": 5e-3}})
+    assert curves.main() == 0
+
+
+def test_a_start_is_measured_to_its_first_step(tmp_path, monkeypatch):
+    """A cold start and warm ones print their first step; one that ends without is shown with what it said."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    start = load("start")
+    (tmp_path / "text").mkdir()
+    for i in range(40):
+        (tmp_path / "text" / f"{i}.txt").write_text(f"document {i} is about the number {i * 7}.\n")
+    sources = [{"name": "text", "reader": "source.text", "options": {"path": str(tmp_path / "text")}}]
+    small = {
+        "model": {"n_layer": 1, "n_head": 1, "d_model": 8, "context": 16},
+        "batch": {"batch_size": 2},
+        "plugins": {"tokenizer.byte": {}},
+    }
+    made = start.experiment
+    monkeypatch.setattr(start, "experiment", lambda point, steps, _: made(point, steps, sources, **small))
+    for name in ("ANDREA_CACHE", "XDG_CACHE_HOME"):  # the script sets them for its own processes
+        monkeypatch.setenv(name, str(tmp_path / name))
+    out = tmp_path / "start.json"
+    monkeypatch.setattr(sys, "argv", ["start.py", "--device", "cpu", "--only", "12M:8", "--warm", "2"])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--out", str(out)])
+    monkeypatch.setattr(start, "POINTS", {"12M:8": (60.0, 0.01)})
+    assert start.main() == 1
+    found = json.loads(out.read_text())["12M:8"]
+    assert list(found["claims"].values()) == [True, False]
+    assert 0 < min(found["warm_seconds"]) < 60
+    assert len(found["warm_seconds"]) == 2
+    with pytest.raises(SystemExit, match=r"ended with 2:\n.*missing\.json"):
+        start.first_step(tmp_path / "missing.json", "cpu", tmp_path / "none")

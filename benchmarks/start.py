@@ -1,0 +1,86 @@
+"""How long a run takes from its command to its first step: with nothing compiled yet, and again.
+
+The data is prepared before. Every start is a process of its own, `andrea run EXPERIMENT --steps 1`, and the clock stops
+when it prints its first step. A cold start has an empty folder of compiled kernels; warm ones follow, and their median
+counts. Writes one JSON and exits with 1 when a start takes too long.
+
+python benchmarks/start.py [--only 120M:64] [--device cuda] [--warm 3] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from real_run import documentation, experiment
+
+#: Seconds that a cold and a warm start may take.
+POINTS = {"120M:64": (10.0, 2.0), "12M:8": (10.0, 2.0)}
+
+
+def andrea(*arguments: str) -> list[str]:
+    """Return the command line of one of andrea's commands."""
+    return [sys.executable, "-m", "andrea", *arguments]
+
+
+def first_step(experiment_file: Path, device: str, out: Path) -> float:
+    """Start a run and return the seconds until it has printed its first step."""
+    command = andrea("run", str(experiment_file), "--steps", "1", "--device", device, "--out", str(out))
+    begin = time.perf_counter()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        printed: list[str] = []
+        seconds = None
+        for line in process.stderr:
+            printed.append(line)
+            if seconds is None and line.startswith("step 1/"):
+                seconds = time.perf_counter() - begin
+    if process.returncode not in (0, 3) or seconds is None:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}:\n{''.join(printed)}")
+    return seconds
+
+
+def main() -> int:
+    """Measure every point; the exit code is 1 when a start took too long."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(POINTS), default=list(POINTS))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--warm", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    document: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        os.environ["ANDREA_CACHE"] = str(folder / "prepared")
+        for point in options.only:
+            file, runs = folder / f"{point.replace(':', '-')}.json", folder / point.replace(":", "-")
+            file.write_text(json.dumps(experiment(point, 600, documentation())))
+            subprocess.run(andrea("prepare", str(file)), check=True, stdout=subprocess.DEVNULL)
+            os.environ["XDG_CACHE_HOME"] = str(runs / "kernels")  # where the compiled kernels are kept
+            cold = first_step(file, options.device, runs / "cold")
+            warm = [first_step(file, options.device, runs / f"warm{number}") for number in range(options.warm)]
+            allowed, usual = POINTS[point], statistics.median(warm)
+            document[point] = {
+                "claims": {
+                    f"a cold start takes at most {allowed[0]:.0f} s": cold <= allowed[0],
+                    f"a warm start takes at most {allowed[1]:.0f} s": usual <= allowed[1],
+                },
+                "cold_seconds": round(cold, 3),
+                "warm_seconds": [round(seconds, 3) for seconds in warm],
+            }
+            print(f"{point:8s} first step after {cold:.1f} s cold, {usual:.1f} s warm", flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(document, indent=1) + "\n")
+    return int(not all(true for point in document.values() for true in point["claims"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
