@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from andrea.engine import check_switches
 from andrea.engine.model import ModelConfig
 from andrea.engine.schedule import OptimizerConfig, ScheduleConfig
 from andrea.errors import AndreaError
@@ -179,6 +180,7 @@ class RunConfig:
     engine: dict[str, Any] = field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
+        check_switches(self.engine)
         if not self.sources:
             raise AndreaError("the experiment names no sources", 'give at least one: "sources": [{"name": ...}]')
         names = [spec.name for spec in self.sources]

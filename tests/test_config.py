@@ -92,6 +92,8 @@ def test_an_unknown_key_that_is_near_nothing_lists_the_keys(tiny):
         (["plugins", "bandit.ucb1"], 2, "plugins['bandit.ucb1']: 2 is not an object with keys"),
         (["without"], "log.console", 'without: "log.console" is not a list'),
         (["engine"], 1, "engine: 1 is not an object with keys"),
+        (["engine", "graph"], False, None),
+        (["engine", "attention"], "foo", "engine.attention is 'foo'"),
     ],
 )
 def test_a_value_of_another_type_is_refused(tiny, path, wrong, said):

@@ -77,7 +77,7 @@ RULES = {
     ),
     # -- a run; the loop is handed its engine and its plugins: what it imports of these are the protocol and the types
     "andrea.registry": (*BASE, *ours("plugin", "hookspecs", "strict_json")),
-    "andrea.config": (*BASE, *ours("strict_json", "plugin", "engine.model", "engine.schedule", "registry")),
+    "andrea.config": (*BASE, *ours("strict_json", "plugin", "engine", "engine.model", "engine.schedule", "registry")),
     "andrea.experiment_file": (*BASE, *ours("resources", "plugin", "strict_json", "config")),
     "andrea.settings": (*BASE, *ours("strict_json", "config")),
     "andrea.journal": (*BASE, "andrea.tokenfile"),

@@ -6,6 +6,7 @@ CUDA one. `open_engine` chooses.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -21,8 +22,16 @@ from andrea.types import Device, Precision
 
 Tokens = npt.NDArray[np.int32]
 Watch = Callable[[int, int], bool]  # (row, id) as it comes; True ends the row
-# The last two are switches of the numpy engine.
-SWITCHES = ("arena_limit", "attention", "fused_gelu", "gemm", "graph", "slices", "threads")
+#: Options and what each may be, where int is a whole number from 1; the last two are of the numpy engine.
+SWITCHES: Mapping[str, Any] = {
+    "arena_limit": int,
+    "attention": ("auto", "mma", "hopper", "cudnn"),
+    "fused_gelu": (True, False),
+    "gemm": ("auto", "cublaslt", "own"),
+    "graph": (True, False),
+    "slices": int,
+    "threads": int,
+}
 
 
 @frozen
@@ -48,7 +57,12 @@ class EngineConfig:
         at a time. Its state is the weights alone, zeros until `Engine.import_state` brings a model's; its numbers are
         then those of an engine that trains.
     options
-        Switches of one implementation, for instance ``{"graph": False}``.
+        Switches of one implementation, for instance ``{"graph": False}``; see `SWITCHES`.
+
+    Raises
+    ------
+    AndreaError
+        When there is no such switch, or its value is none of those it has.
     """
 
     model: ModelConfig
@@ -60,6 +74,9 @@ class EngineConfig:
     seed: int = 0
     training: bool = True
     options: Mapping[str, Any] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        check_switches(self.options)
 
     @property
     def rows(self) -> int:
@@ -216,19 +233,29 @@ def check_training(config: EngineConfig) -> None:
         raise RuntimeError("this engine was opened without training: EngineConfig.training is False")
 
 
-def check_switches(config: EngineConfig) -> None:
-    """Refuse an option that no engine has; those of the other engine are accepted, so that one experiment fits both.
+def check_switches(options: Mapping[str, Any]) -> None:
+    """Refuse an option or a value that no engine has; each engine's must be right on the other too: one run fits both.
 
     Raises
     ------
     AndreaError
-        With the nearest one.
+        With the nearest option, or with what the value may be.
     """
-    if unknown := sorted(set(config.options) - set(SWITCHES)):
+    if unknown := sorted(set(options) - set(SWITCHES)):
         raise AndreaError(
             f"the engine has no option {', '.join(unknown)}",
             did_you_mean(unknown[0], SWITCHES) or f"options are {', '.join(SWITCHES)}",
         )
+    for name, value in options.items():
+        known = SWITCHES[name]
+        if known is int:
+            fits, names = type(value) is int and value >= 1, ["a whole number from 1"]
+        else:
+            fits = any(type(value) is type(one) and value == one for one in known)  # to Python 1 is True
+            names = [one if isinstance(one, str) else json.dumps(one) for one in known]
+        if not fits:
+            meant = did_you_mean(str(value), names)
+            raise AndreaError(f"engine.{name} is {value!r}", f"{meant} it may be {', '.join(names)}".lstrip())
 
 
 def open_engine(config: EngineConfig, device: Device, precision: Precision) -> Engine:

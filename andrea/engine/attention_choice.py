@@ -9,11 +9,7 @@ from andrea.engine.attention import Attention
 from andrea.engine.attention_cudnn import CudnnAttention, check_cudnn
 from andrea.engine.attention_hopper import HopperAttention, hopper_cell
 from andrea.engine.compiler import architecture_of
-from andrea.errors import AndreaError, did_you_mean
 from andrea.types import Device, Precision
-
-#: Values of ``engine.attention``: ``mma`` and ``hopper`` are kernels of our own, ``auto`` is the first of them.
-ATTENTIONS = ("auto", "mma", "hopper", "cudnn")
 
 
 class AttentionKernels(Protocol):
@@ -46,24 +42,16 @@ class AttentionKernels(Protocol):
 
 
 def attention_of(config: EngineConfig) -> str:
-    """Return the name of the attention that a configuration asks for; ``auto`` is decided here.
+    """Return the name of the attention that a configuration asks for.
 
-    Raises
-    ------
-    AndreaError
-        When there is none of that name: says which there are.
+    ``mma`` and ``hopper`` are kernels of our own; ``auto`` is the first of them.
     """
     wanted = str(config.options.get("attention", "auto"))
-    if wanted not in ATTENTIONS:
-        meant = did_you_mean(wanted, ATTENTIONS)
-        raise AndreaError(
-            f"engine.attention is {wanted!r}", f"{f'{meant} ' if meant else ''}it may be {', '.join(ATTENTIONS)}"
-        )
     return "mma" if wanted == "auto" else wanted
 
 
 def check_attention(config: EngineConfig, device: Device, precision: Precision) -> None:
-    """Refuse an attention that is not there or cannot compute this, before anything is opened.
+    """Refuse an attention that cannot compute this, before anything is opened.
 
     Raises
     ------
@@ -83,7 +71,7 @@ def open_attention(config: EngineConfig, precision: Precision, architecture: str
     Raises
     ------
     AndreaError
-        When there is none of that name, or it cannot compute this.
+        When it cannot compute this.
     """
     model, chosen = config.model, attention_of(config)
     shape = (model.head_dim, model.n_head, precision, architecture)

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define, field
 
-from andrea.engine import EngineConfig, check_switches, fp8
+from andrea.engine import EngineConfig, fp8
 from andrea.engine.attention import HEAD_DIMS, type_macros
 from andrea.engine.attention_choice import AttentionKernels, check_attention, open_attention
 from andrea.engine.attention_cudnn import WORKSPACE, CudnnAttention
@@ -186,7 +186,6 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
         Naming what the card, or the kernels, can.
     """
     model = config.model
-    check_switches(config)
     if model.head_dim not in HEAD_DIMS:
         fitting = [str(model.d_model // D) for D in HEAD_DIMS if model.d_model % D == 0]
         raise AndreaError(

@@ -28,7 +28,6 @@ from andrea.engine import (
     StepResult,
     Tokens,
     Watch,
-    check_switches,
     check_training,
     sum_losses,
 )
@@ -66,7 +65,7 @@ class ReferenceEngine:
     Raises
     ------
     AndreaError
-        When the precision needs a card, or an option is out of range or does not exist.
+        When the precision needs a card.
     """
 
     def __init__(self, config: EngineConfig, precision: Precision, dtype: npt.DTypeLike = np.float32) -> None:
@@ -75,7 +74,6 @@ class ReferenceEngine:
                 f"precision {precision.name} needs a CUDA card, and this run is on the processor",
                 "take --plugin precision.fp32 here, or --device cuda on a machine with a card",
             )
-        check_switches(config)
         self.config = config
         self.dtype = np.dtype(dtype)
         self._parameters = layout(config.model, config.vocabulary)
@@ -333,7 +331,7 @@ def plan_memory(config: EngineConfig, dtype: npt.DTypeLike = np.float32) -> list
 
 
 def _threads(config: EngineConfig) -> int:
-    return min(_option(config, "threads", _cores()), len(_slices(config)))
+    return min(int(config.options.get("threads", _cores())), len(_slices(config)))
 
 
 def _rows_at_work(config: EngineConfig) -> int:
@@ -344,16 +342,9 @@ def _rows_at_work(config: EngineConfig) -> int:
 def _slices(config: EngineConfig) -> list[slice]:
     """Cut the rows of a micro-batch as evenly as possible, the longer slices first."""
     B = config.batch_size
-    count = min(_option(config, "slices", _SLICES), B)
+    count = min(config.options.get("slices", _SLICES), B)
     edges = np.cumsum([0] + [B // count + (i < B % count) for i in range(count)]).tolist()
     return [slice(start, stop) for start, stop in itertools.pairwise(edges)]
-
-
-def _option(config: EngineConfig, name: str, default: int) -> int:
-    value = config.options.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise AndreaError(f"engine option {name} is {value!r}", f"{name} must be an integer of at least 1")
-    return value
 
 
 def _cores() -> int:

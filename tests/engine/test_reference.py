@@ -444,11 +444,24 @@ def test_other_precisions_need_a_card(precision):
     assert "precision.fp32" in caught.value.hint
 
 
-@pytest.mark.parametrize("options", [{"slices": 0}, {"threads": "two"}, {"slices": True}])
-def test_options_are_checked(make, options):
-    """Options out of range are the user's errors, by name."""
-    with pytest.raises(AndreaError, match=f"engine option {next(iter(options))} is"):
-        make(options=options)
+WRONG = [
+    ("attention", "cudn", "did you mean cudnn? it may be auto, mma, hopper, cudnn"),
+    ("attention", "flash", "it may be auto, mma, hopper, cudnn"),
+    ("gemm", "magic", "it may be auto, cublaslt, own"),
+    ("graph", 1, "it may be true, false"),
+    ("fused_gelu", None, "it may be true, false"),
+    ("slices", 0, "it may be a whole number from 1"),
+    ("threads", "two", "it may be a whole number from 1"),
+    ("arena_limit", True, "it may be a whole number from 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "hint"), WRONG)
+def test_values_of_options_are_checked(name, value, hint):
+    """Of either engine, wherever it is to run: before there is one."""
+    with pytest.raises(AndreaError, match=rf"engine\.{name} is {value!r}") as caught:
+        EngineConfig(model(), V, options={name: value})
+    assert caught.value.hint == hint
 
 
 def test_closed_engine_refuses(make):
@@ -513,7 +526,7 @@ def test_an_unknown_switch_is_refused_with_the_nearest():
     """A misspelt option is answered; those of the CUDA engine are accepted, so that one experiment fits both."""
     model = ModelConfig(1, 1, 4, 8)
     with pytest.raises(AndreaError, match="the engine has no option slicez") as caught:
-        ReferenceEngine(EngineConfig(model, 16, options={"slicez": 9}), Precision("fp32"))
+        EngineConfig(model, 16, options={"slicez": 9})
     assert "slices" in caught.value.hint
     ReferenceEngine(EngineConfig(model, 16, options={"graph": False, "gemm": "own"}), Precision("fp32")).close()
 
