@@ -52,6 +52,14 @@ def trial(
             raise typer.Exit(exit_code(stopped_by))
         failed = work.failed
     table = by_arm(asked, read_results(jobs, print_line))
+    if report and (untested := [job.name for job in jobs if job.unmeasured]):
+        lacking = AndreaError(
+            f"the test losses of {len(untested)} of {len(jobs)} runs are not measured: {', '.join(untested)}",
+            "the same command without --report measures them, and makes no run again",
+        )
+        if not table:
+            raise lacking
+        print_line(f"{lacking.message}, so they are in no table\n  {lacking.hint}")
     if not table:
         raise AndreaError(f"no run of {folder} is done", "andrea trial TRIAL without --report makes them")
     summaries = summarise(asked, table)

@@ -137,7 +137,16 @@ class Job:
     @property
     def done(self) -> bool:
         """True when the run has ended by itself, be it early, and all is measured; a signal only interrupts it."""
-        return ended(self.folder) and (not self.test_rows or (self.folder / TEST).is_file())
+        return ended(self.folder) and self._measured
+
+    @property
+    def unmeasured(self) -> bool:
+        """True when of a run that has ended only the test losses are missing."""
+        return ended(self.folder) and not self._measured
+
+    @property
+    def _measured(self) -> bool:
+        return not self.test_rows or (self.folder / TEST).is_file()
 
 
 def ended(folder: Path) -> bool:

@@ -303,6 +303,24 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(andrea, value, write, s
     assert "is a run of another experiment" in refused.err
 
 
+def test_test_losses_that_are_asked_for_later_are_missed(andrea, write, shared_folder, current_folder):
+    """A report says of which runs, and what measures them; that makes no run again."""
+    asked = ("--data", shared_folder, *CPU)
+    small = {"steps": 10, "arms": {"uniform": {}}}
+    assert andrea("trial", write(**small), *asked).code == 0
+    later = write(**small, test_rows=2)
+    reported = andrea("trial", later, *asked, "--report")
+    assert reported.code == 2
+    assert "the test losses of 2 of 2 runs are not measured: uniform.0, uniform.1" in reported.err
+    assert "the same command without --report" in reported.err
+    journals = {path: path.stat().st_mtime_ns for path in (current_folder / "trials").rglob("journal.jsonl")}
+    assert andrea("trial", later, *asked, "--seed", "1").code == 0
+    reported = andrea("trial", later, *asked, "--report")
+    assert reported.code == 0
+    assert "the test losses of 1 of 2 runs are not measured: uniform.0, so they are in no table" in reported.err
+    assert {path: path.stat().st_mtime_ns for path in journals} == journals
+
+
 def test_a_folder_that_cannot_be_written(andrea, write, shared_folder, current_folder):
     """It is said like that of a run."""
     (current_folder / "file").write_text("in the way")
