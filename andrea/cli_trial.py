@@ -29,11 +29,12 @@ def trial(
     json_: AsJson = False,
 ) -> None:
     """Run an experiment under several arms and seeds, go on where it was interrupted, and compare them in one table."""
+    from andrea.engine.device import find_device
     from andrea.interrupts import exit_code
     from andrea.progress import print_line
     from andrea.trial import find_trial, jobs_of, part_of, read_trial, write_trial
     from andrea.trial_plot import write_plots
-    from andrea.trial_queue import find_queue
+    from andrea.trial_queue import HERE, find_queue
     from andrea.trial_report import to_json, write_report
     from andrea.trial_results import by_arm, read_results, summarise
 
@@ -44,10 +45,13 @@ def trial(
     part = part_of(jobs, arm or [], seed or [])
     failed: list[str] = []
     if not report:
-        make = find_queue(queue)
+        make, devices = find_queue(queue), device or ["auto"]
+        if queue == HERE and not all(job.done for job in part):
+            for one in devices:
+                find_device(one, lambda line: None)  # of another queue, devices may be those of other machines
         with writing_in(folder):
             write_trial(folder, file, jobs)
-        work = make(part, device or ["auto"], folder / "logs", print_line)
+        work = make(part, devices, folder / "logs", print_line)
         if stopped_by := work.work():
             raise typer.Exit(exit_code(stopped_by))
         failed = work.failed

@@ -189,6 +189,18 @@ def test_a_queue_is_found_by_its_name(andrea, write, shared_folder, monkeypatch)
     assert not Path("trials").exists()
 
 
+def test_a_device_that_is_not_there_is_said_first(andrea, write, shared_folder, monkeypatch):
+    """Whichever it is of those that are named, before anything is written; one that is not needed does not matter."""
+    monkeypatch.setattr("andrea.engine.device.find_cards", lambda: ([], "no card here"))
+    ended_with = andrea("trial", write(), "--data", shared_folder, *CPU, "--device", "cuda:3")
+    assert ended_with.code == 2
+    assert ended_with.err.startswith("error: device 'cuda:3' cannot be used: no card here")
+    assert not Path("trials").exists()
+    small = write(steps=10, seeds=[0], arms={"uniform": {}})
+    assert andrea("trial", small, "--data", shared_folder, *CPU).code == 0
+    assert andrea("trial", small, "--data", shared_folder, "--device", "cuda:3").code == 0
+
+
 def test_a_report_of_nothing_says_so(andrea, write, shared_folder):
     """--report runs nothing."""
     ended_with = andrea("trial", write(), "--data", shared_folder, "--report")
