@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import field, frozen
 
@@ -26,9 +26,10 @@ from andrea.settings import override
 from andrea.strict_json import read_json, structure
 from andrea.tokenfile import write_whole
 
-TEST = "test.json"
+TEST, COST = "test.json", "cost.json"
 RESULT = "result.json"  # what a finished run came to, read from its journal once
 LONGEST_STOP = 100_000  # bytes of a journal's last line, if that says why the run has stopped
+Figures = TypeVar("Figures")
 RUN_OF = re.compile(r"\{run:([^}]*)\}")
 
 
@@ -163,6 +164,49 @@ def ended(folder: Path) -> bool:
     if not last or not last[0].startswith(b'{"kind":"stop"') or not last[0].endswith(b"\n"):
         return False
     return "signal" not in json.loads(last[0])["reasons"]
+
+
+def read_beside(path: Path, take: Callable[[Any], Figures], cure: str) -> Figures | None:
+    """Return what a file of a run says, None where there is none.
+
+    Parameters
+    ----------
+    path
+        Of a file that a trial keeps beside the journal. What it measured may be NaN, which strict JSON has not.
+    take
+        Takes what is wanted from its value; may fail as one does on a value of another kind.
+    cure
+        What happens when the file is deleted.
+
+    Raises
+    ------
+    AndreaError
+        When it cannot be read, or is not what was written.
+    """
+    try:
+        return take(json.loads(path.read_bytes())) if path.is_file() else None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise AndreaError(f"{path} is damaged", f"delete it: {cure}") from None
+    except OSError as error:
+        raise AndreaError(f"cannot read {path}: {error.strerror or error}", f"or delete it: {cure}") from None
+
+
+@frozen
+class Cost:
+    """What training a run took: its time, its steps, and the part of the time that the curriculum's plugins took."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    curriculum_seconds: float = 0.0
+
+
+def read_cost(folder: Path) -> Cost | None:
+    """Return what the run in a folder took so far, None where it was not measured; as `read_beside`."""
+
+    def take(value: Any) -> Cost:
+        return Cost(value["seconds"] + 0.0, value["steps"] + 0, value["curriculum_seconds"] + 0.0)
+
+    return read_beside(folder / COST, take, "of the time up to now nothing is then known")
 
 
 def read_trial(path: Path, data: Path | None) -> Trial:

@@ -19,8 +19,7 @@ from andrea.journal import read_journal
 from andrea.strict_json import read_json
 from andrea.student_t import interval
 from andrea.tokenfile import write_whole
-from andrea.trial import RESULT, TEST, Job, Trial
-from andrea.trial_run import COST
+from andrea.trial import RESULT, TEST, Job, Trial, read_beside, read_cost
 
 WINDOWS = 50  # parts of a run for which shares are shown
 JOURNAL = "journal.jsonl"
@@ -125,13 +124,22 @@ def read_result(job: Job) -> Result | None:
         return None
     if not kept:
         _keep(result, file)
-    cost = _read(job.folder / COST)
+    cost = read_cost(job.folder)
     return evolve(
         result,
-        test=_read(job.folder / TEST).get("bits_per_byte", {}) if job.test_rows else {},
-        seconds=cost.get("seconds", math.nan),
-        curriculum=cost["curriculum_seconds"] / cost["seconds"] if cost.get("seconds") else math.nan,
+        test=_test(job) if job.test_rows else {},
+        seconds=cost.seconds if cost else math.nan,
+        curriculum=cost.curriculum_seconds / cost.seconds if cost and cost.seconds else math.nan,
     )
+
+
+def _test(job: Job) -> dict[str, float]:
+    """Return bits per byte on the test rows, by source."""
+
+    def take(value: Any) -> dict[str, float]:
+        return {name: figure + 0.0 for name, figure in value["bits_per_byte"].items()}
+
+    return read_beside(job.folder / TEST, take, "andrea trial without --report measures it anew") or {}
 
 
 def _keep(result: Result, file: Path) -> None:
@@ -194,11 +202,6 @@ def _from_journal(job: Job) -> Result | None:
         shares=_shares(lines["step"], data["sources"]),
         gap=_gap(lines["step"], last["loss"]),
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {}
-    return value
 
 
 def _epochs(data: Mapping[str, Any]) -> dict[str, float]:

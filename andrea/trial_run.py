@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from attrs import asdict
 
 from andrea.assembly import open_run
 from andrea.batches import held_out_rows
@@ -25,9 +26,8 @@ from andrea.run_data import cache_folder
 from andrea.tokenfile import TokenFile, write_whole
 from andrea.tokens import StoppedError, reopen
 from andrea.trained import open_model
-from andrea.trial import TEST, ended
+from andrea.trial import COST, TEST, Cost, ended, read_cost
 
-COST = "cost.json"
 DECIDING = ("bandit", "sampler", "weight", "limit", "reward")  # the kinds of plugin that make the curriculum
 
 
@@ -44,7 +44,7 @@ def run(experiment: Path, folder: Path, device: str, test_rows: int) -> int:
 
 def train(experiment: Path, folder: Path, device: str) -> int:
     """Train until the run ends by itself, from its last checkpoint if there is one."""
-    begun = (folder / "config.json").is_file()
+    begun, before = (folder / "config.json").is_file(), read_cost(folder) or Cost()
     request = Request(
         Mode.RESUME if begun else Mode.NEW,
         None if begun else str(experiment),
@@ -63,20 +63,10 @@ def train(experiment: Path, folder: Path, device: str) -> int:
         outcome = loop.run()
         seconds = time.perf_counter() - started
         loop.engine.close()
-    _add_cost(folder, seconds, outcome.step - first, loop.hooks.timings)
+    deciding = sum(spent for (name, _), (_, spent) in loop.hooks.timings.items() if name.partition(".")[0] in DECIDING)
+    cost = Cost(before.seconds + seconds, before.steps + outcome.step - first, before.curriculum_seconds + deciding)
+    write_whole(folder / COST, json.dumps(asdict(cost), indent=1).encode())
     return exit_code(outcome.signal) if outcome.signal else 0
-
-
-def _add_cost(folder: Path, seconds: float, steps: int, timings: Mapping[tuple[str, str], list[float]]) -> None:
-    """Add what this part of the run took to what the parts before took."""
-    before = json.loads((folder / COST).read_bytes()) if (folder / COST).is_file() else {}
-    deciding = sum(spent for (name, _), (_, spent) in timings.items() if name.partition(".")[0] in DECIDING)
-    value = {
-        "seconds": before.get("seconds", 0.0) + seconds,
-        "steps": before.get("steps", 0) + steps,
-        "curriculum_seconds": before.get("curriculum_seconds", 0.0) + deciding,
-    }
-    write_whole(folder / COST, json.dumps(value, indent=1).encode())
 
 
 def measure_test(folder: Path, device: str, test_rows: int) -> dict[str, Any]:

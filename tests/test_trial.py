@@ -23,6 +23,7 @@ from andrea.trial import RESULT, ended, jobs_of, part_of, read_trial
 from andrea.trial_plot import project
 from andrea.trial_report import arm_rows, source_rows
 from andrea.trial_results import Result, by_arm, count_worse, summarise, tokens_to_reach
+from andrea.trial_run import train
 
 CPU = ("--device", "cpu")
 
@@ -331,6 +332,33 @@ def test_test_losses_that_are_asked_for_later_are_missed(andrea, write, shared_f
     assert reported.code == 0
     assert "the test losses of 1 of 2 runs are not measured: uniform.0, so they are in no table" in reported.err
     assert {path: path.stat().st_mtime_ns for path in journals} == journals
+
+
+def test_a_damaged_file_of_a_run_is_named(andrea, write, shared_folder, current_folder):
+    """What was measured beside the journal can be measured anew, or is lost: the error says which."""
+    trial = write(steps=10, seeds=[0], arms={"uniform": {}}, test_rows=2)
+    asked = ("trial", trial, "--data", shared_folder, *CPU)
+    assert andrea(*asked).code == 0
+    run = current_folder / "trials" / "small" / "runs" / "uniform.0"
+    test = (run / "test.json").read_bytes()
+    for name, cure in (("test.json", "measures it anew"), ("cost.json", "nothing is then known")):
+        for damage in (b"", b"{", b"[]", b"{}", b'{"bits_per_byte": {"one": "2"}, "seconds": "2"}', b"\xff"):
+            (run / name).write_bytes(damage)
+            reported = andrea(*asked, "--report")
+            assert reported.code == 2
+            assert f"{name} is damaged\n  delete it: " in reported.err
+            assert cure in reported.err
+        (run / name).unlink()
+        assert andrea(*asked).code == 0
+    assert (run / "test.json").read_bytes() == test
+    assert not (run / "cost.json").exists()
+
+
+def test_a_damaged_time_is_said_before_the_run_goes_on(tmp_path):
+    """It could not be added to at the end."""
+    (tmp_path / "cost.json").write_text("{")
+    with pytest.raises(AndreaError, match=r"cost\.json is damaged"):
+        train(tmp_path / "no.json", tmp_path, "cpu")
 
 
 def test_a_folder_that_cannot_be_written(andrea, write, shared_folder, current_folder):
