@@ -205,7 +205,7 @@ def open_folder(path: str | Path | None = None) -> OpenRun:
     AndreaError
         When there is none.
     """
-    return OpenRun(newest_run() if path is None else Path(path))
+    return OpenRun(newest_run('andrea.Run.open("FOLDER")') if path is None else Path(path))
 
 
 def draw_curve(values: Any) -> str:

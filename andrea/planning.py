@@ -147,13 +147,14 @@ def _place(request: Request, say: Say) -> tuple[Path, Snapshot | None]:
             raise AndreaError("a fork needs a folder of its own", "andrea run --from CHECKPOINT --out NEW")
         refuse_run(request.out)
         return request.out, read_checkpoint(_marker(request.checkpoint))
-    folder = request.out or newest_run()
+    elsewhere = "andrea run --resume --out FOLDER" if request.mode is Mode.RESUME else "andrea polish FOLDER"
+    folder = request.out or newest_run(elsewhere)
     begun = request.mode is Mode.RESUME and (folder / "config.json").is_file()
     if not complete_steps(folder / "checkpoints"):
         if begun:
             say(f"{folder} has no checkpoint yet: the run begins again")
             return folder, None
-        raise AndreaError(f"{folder} holds no run with a checkpoint", "andrea run begins one; --out names its folder")
+        raise AndreaError(f"{folder} holds no run with a checkpoint", f"andrea run begins one; then: {elsewhere}")
     return folder, newest_checkpoint(folder / "checkpoints", say)
 
 
@@ -190,11 +191,11 @@ def free_folder(name: str) -> Path:
     return RUNS / f"{name}-{max(numbers, default=0) + 1:03d}"
 
 
-def newest_run(folder: Path = RUNS) -> Path:
-    """Return the run in `folder` whose configuration was written last."""
+def newest_run(elsewhere: str, folder: Path = RUNS) -> Path:
+    """Return the run in `folder` whose configuration was written last; `elsewhere` is how to name one that is not."""
     runs = [path.parent for path in folder.glob("*/config.json")]
     if not runs:
-        raise AndreaError(f"there is no run in {folder}/", "andrea run begins one; --out names a folder elsewhere")
+        raise AndreaError(f"there is no run in {folder}/", f"andrea run begins one; for one elsewhere: {elsewhere}")
     return max(runs, key=lambda run: ((run / "config.json").stat().st_mtime_ns, run.name))
 
 

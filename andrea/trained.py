@@ -128,7 +128,7 @@ def find_model(folder: Path | None, checkpoint: Path | None, say: Say, device: s
         folder = folder or checkpoint.parent.parent
         snapshot = read_checkpoint(checkpoint)
     else:
-        folder = folder or newest_run()
+        folder = folder or newest_run("name its folder, as in andrea sample FOLDER")
         snapshot = _chosen(folder / "checkpoints", checkpoint, say)
     config = from_json(snapshot.record["config"], "the checkpoint's configuration")
     hooks = Hooks(register(create(_needed(config, device))))

@@ -156,15 +156,16 @@ def test_a_run_that_cannot_start_leaves_no_folder(experiment, monkeypatch):
 
 def test_the_newest_run_is_the_one_whose_configuration_is_newest(tmp_path):
     """Folders without a configuration do not count; without a run that is said."""
-    with pytest.raises(AndreaError, match="there is no run in"):
-        newest_run(tmp_path)
+    with pytest.raises(AndreaError, match="there is no run in") as caught:
+        newest_run("name it", tmp_path)
+    assert caught.value.hint == "andrea run begins one; for one elsewhere: name it"
     for age, name in enumerate(("b", "a", "c")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
         os.utime(tmp_path / name / "config.json", (1000 - age, 1000 - age))
     (tmp_path / "zz").mkdir()
 
-    assert newest_run(tmp_path).name == "b"
+    assert newest_run("name it", tmp_path).name == "b"
 
 
 def test_folders_are_numbered_past_the_highest(experiment, current_folder):

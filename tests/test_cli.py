@@ -293,7 +293,7 @@ def test_a_run_that_is_there_says_so(andrea, trained):
 
 def test_a_bare_resume_takes_the_newest_run(andrea, experiment):
     """Without --out the newest in runs/ goes on; with none there, that is said."""
-    refused(andrea("run", "--resume"), "there is no run in runs/")
+    refused(andrea("run", "--resume"), "there is no run in runs/", "andrea run --resume --out FOLDER")
     for _ in range(2):
         andrea("run", experiment, "--steps", 2, *CPU)
     ended = andrea("run", "--resume", "--steps", 3, *CPU)
@@ -570,10 +570,16 @@ def test_a_checkpoint_is_chosen_by_name_or_path(andrea, trained, current_folder)
 
 
 def test_a_run_without_a_model_is_refused(andrea, current_folder):
-    """Sample and evaluate of nothing say so."""
-    for command in ("sample", "evaluate"):
-        refused(andrea(command), "there is no run in runs/")
-        refused(andrea(command, "nowhere"), "nowhere holds no run with a checkpoint")
+    """Who uses a run says so, and speaks of no option that it has not."""
+    for command in ("sample", "chat", "evaluate", "export", "polish"):
+        for said in (
+            (andrea(command), "there is no run in runs/"),
+            (andrea(command, "nowhere"), "nowhere holds no run"),
+        ):
+            refused(*said, "andrea run begins one")
+            assert "--out" not in said[0].err
+    refused(andrea("sample"), "for one elsewhere: name its folder, as in andrea sample FOLDER")
+    refused(andrea("polish"), "for one elsewhere: andrea polish FOLDER")
 
 
 def test_a_tokenizer_that_is_not_the_models_is_refused(andrea, trained, own_cache, write_experiment, tiny):
