@@ -250,6 +250,11 @@ def newest_name(folder: Path) -> str:
     return f"{stem(steps[-1])}.json" if steps else ""
 
 
+def marker_of(path: Path) -> Path:
+    """Return the path of a checkpoint's ``.json``, given any of its files or its name without a suffix."""
+    return path.parent / f"{path.stem}.json"  # not with_suffix, which fails where a folder such as . is given
+
+
 def read_checkpoint(path: Path) -> Snapshot:
     """Read a checkpoint by the path of any of its files.
 

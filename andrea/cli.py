@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,12 +57,24 @@ def main() -> None:
 
     try:
         with leaving():
+            _refuse_empty(sys.argv[1:])
             app()
     except AndreaError as error:
         print(f"error: {error.message}", file=sys.stderr)
         if error.hint:
             print("\n".join(f"  {line}" for line in error.hint.splitlines()), file=sys.stderr)
         sys.exit(2)
+
+
+EMPTY_TEXTS = ("--prompt", "--opening", "--stop", "--text", "--tasks", "--sizes")  # options that take an empty text
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse an empty argument, which is mostly a variable of the shell that is not set; as a path it would be `.`."""
+    for before, one in pairwise(["andrea", *arguments]):
+        name, _, value = one.partition("=") if one.startswith("--") and "=" in one else (before, "", one)
+        if not value and name not in EMPTY_TEXTS:
+            raise AndreaError(f"the argument behind {name} is empty", 'is a variable not set? this folder is "."')
 
 
 def _version(wanted: bool) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from andrea.checkpoint import Snapshot, complete_steps, newest_checkpoint, read_checkpoint
+from andrea.checkpoint import Snapshot, complete_steps, marker_of, newest_checkpoint, read_checkpoint
 from andrea.config import RunConfig, from_json
 from andrea.engine.device import find_device
 from andrea.errors import AndreaError
@@ -177,8 +177,8 @@ def refuse_run(folder: Path) -> None:
 
 
 def _marker(path: Path) -> Path:
-    """Return the path of a checkpoint's ``.json``, given any of its files or its name without a suffix."""
-    marker = path.with_suffix(".json")
+    """Return the path of the ``.json`` of a checkpoint that is there."""
+    marker = marker_of(path)
     if not marker.is_file():
         raise AndreaError(f"there is no checkpoint {path}", "give one of its files: RUN/checkpoints/step_NNNNNN.json")
     return marker

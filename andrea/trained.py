@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 
 from andrea.assembly import engine_config
-from andrea.checkpoint import Snapshot, complete_steps, newest_checkpoint, read_checkpoint, stem
+from andrea.checkpoint import Snapshot, complete_steps, marker_of, newest_checkpoint, read_checkpoint, stem
 from andrea.config import RunConfig, from_json
 from andrea.engine import Engine, GenerateOptions, open_engine
 from andrea.engine.device import find_device
@@ -124,7 +124,7 @@ def find_model(folder: Path | None, checkpoint: Path | None, say: Say, device: s
     AndreaError
         When there is no such run or checkpoint, or it is damaged.
     """
-    if checkpoint is not None and checkpoint.with_suffix(".json").exists():
+    if checkpoint is not None and marker_of(checkpoint).exists():
         folder = folder or checkpoint.parent.parent
         snapshot = read_checkpoint(checkpoint)
     else:
@@ -179,7 +179,7 @@ def _chosen(place: Path, checkpoint: Path | None, say: Say) -> Snapshot:
         raise AndreaError(f"{place.parent} holds no run with a checkpoint", "andrea run begins one")
     if checkpoint is None:
         return newest_checkpoint(place, say)
-    path = (place / checkpoint.name).with_suffix(".json")
+    path = marker_of(place / checkpoint.name)
     if not path.exists():
         names = ", ".join(stem(step) for step in steps)
         raise AndreaError(f"there is no checkpoint {checkpoint}", f"those of {place.parent} are {names}")

@@ -75,3 +75,33 @@ def test_odd_sizes_of_a_sweep_are_refused(andrea, current_folder):
     """Before anything is prepared."""
     ended = andrea("tokenizer", "diet", "--sizes", "512,99999999999")
     assert (ended.code, "--sizes 512,99999999999 is not a list of sizes from 1 to 1000000" in ended.err) == (2, True)
+
+
+EMPTY = [
+    (("inspect", ""), "inspect"),
+    (("run", ""), "run"),
+    (("sample", "--checkpoint", ""), "--checkpoint"),
+    (("run", "--from", "", "--out", "new"), "--from"),
+    (("trial", "some", "--out="), "--out"),
+    (("plugins", "--kind", ""), "--kind"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "behind"), EMPTY)
+def test_an_empty_argument_is_refused(andrea, arguments, behind):
+    """A variable of the shell that is not set must not begin a run or mean the current folder."""
+    ended = andrea(*arguments)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: the argument behind {behind} is empty\n")
+
+
+def test_a_text_may_be_empty(andrea, current_folder):
+    """Where that means something: what is refused then is another thing."""
+    for arguments in (("sample", "--prompt", ""), ("sample", "--prompt="), ("chat", "--opening", "")):
+        assert "there is no run in runs/" in andrea(*arguments).err
+
+
+def test_a_folder_is_no_checkpoint(andrea, current_folder):
+    """Also the current one, whose path has no name."""
+    assert "error: there is no checkpoint ." in andrea("run", "--from", ".", "--out", "new").err
+    assert "error: there is no run in runs/" in andrea("sample", "--checkpoint", ".").err
