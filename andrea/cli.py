@@ -332,8 +332,16 @@ def _print_plugins(rows: list[dict[str, Any]]) -> None:
 def _print_plugin(row: dict[str, Any]) -> None:
     print(f"{row['name']}: {row['summary']}\n{row['package']} {row['version']}; hooks: {', '.join(row['hooks'])}")
     for option in row["options"]:
-        setting = f"--set {row['name']}.{option['name']}={json.dumps(option['default'])}"
-        print(f"  {setting}  ({option['type']}) {option['help']}")
+        print(f"  --set {row['name']}.{option['name']}={_value(option)}  ({option['type']}) {option['help']}")
+    if row["source_options"]:
+        print(f'in a source of the experiment, {{"name": ..., "reader": "{row["name"]}", "options": {{...}}}}:')
+    for option in row["source_options"]:
+        print(f'  "{option["name"]}": {_value(option)}  ({option["type"]}) {option["help"]}')
+
+
+def _value(option: dict[str, Any]) -> str:
+    """Return the default of an option as it is typed, or a word that stands for what must be given."""
+    return json.dumps(option["default"]) if "default" in option else "VALUE"
 
 
 @app.command()

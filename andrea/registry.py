@@ -297,15 +297,20 @@ def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
 def path_options(name: str) -> dict[str, Any]:
     """Return which options of a plugin are paths, as `andrea.plugin.path_options` does; of a reader also its sources'.
 
-    Those are the fields of the class that it calls ``Options``. Of a plugin that is not there or is broken nothing is
+    Of a plugin that is not there or is broken nothing is
     known: who uses it says so.
     """
     try:
         target = find(name).load()
     except AndreaError:
         return {}
-    holders = [one for one in (target, getattr(target, "Options", None)) if isinstance(one, type)]
+    holders = [one for one in (target, source_options(target)) if isinstance(one, type)]
     return {key: kind for one in holders for key, kind in path_fields(one).items()}
+
+
+def source_options(target: Any) -> Any:
+    """Return the class of what a source may say to its reader; None of a plugin that has none of this name."""
+    return getattr(target, "Options", None)
 
 
 def _no_option(name: str, key: str, known: Sequence[str]) -> AndreaError:
@@ -341,13 +346,14 @@ def describe(entry: Entry) -> dict[str, Any]:
         "version": entry.version,
         "hooks": [],
         "options": [],
+        "source_options": [],  # of a reader: what a source that it reads may say
     }
     try:
         target = entry.load()
         functions = [getattr(target, name, None) for name in hookspecs.hook_names()]
         row["summary"] = summary(target)
         row["hooks"] = [f.__name__ for f in functions if f is not None and hasattr(f, "andrea_impl")]
-        row["options"] = [describe_option(f, target) for f in option_fields(target)] if isinstance(target, type) else []
+        row["options"], row["source_options"] = describe_options(target), describe_options(source_options(target))
     except Exception as error:  # whatever a stranger's module does, the list goes on
         return {**row, "summary": f"broken: {error.__cause__ or error}"}
     return row
@@ -359,14 +365,20 @@ def summary(target: Any) -> str:
     return " ".join(text.split())
 
 
+def describe_options(target: Any) -> list[dict[str, Any]]:
+    """Return a description of each option of a class; what is no class has none."""
+    return [describe_option(field, target) for field in option_fields(target)] if isinstance(target, type) else []
+
+
 def describe_option(field: attrs.Attribute[Any], target: type) -> dict[str, Any]:
-    """Return name, type, default and help of an option."""
+    """Return name, type, default and help of an option; one that must be given has no default."""
     default: Any = field.default
     if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
         default = default.factory()
     kind = get_type_hints(target)[field.name]
     name = kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)
-    return {"name": field.name, "type": name, "default": default, "help": option_help(field)}
+    given = {} if default is attrs.NOTHING else {"default": default}
+    return {"name": field.name, "type": name, **given, "help": option_help(field)}
 
 
 def source_digest(target: Any) -> str:

@@ -156,6 +156,11 @@ def test_plugins_are_listed(andrea):
     assert "bandit.ucb1" in andrea("plugins").out
     one = andrea("plugins", "bandit.ucb1").out
     assert "--set bandit.ucb1.exploration=" in one
+    reader = andrea("plugins", "source.text").out
+    assert '\n  "path": VALUE  (str | list[str]) ' in reader
+    assert '\n  "chunk": 6000  (int) ' in reader
+    assert "--set" not in reader
+    assert json.loads(andrea("plugins", "source.text", "--json").out)[0]["source_options"][0]["name"] == "path"
     kinds = {row["kind"] for row in json.loads(andrea("plugins", "--kind", "stop", "--json").out)}
     assert kinds == {"stop"}
     refused(andrea("plugins", "bandit.ucb"), "did you mean bandit.ucb1")

@@ -397,6 +397,19 @@ def test_every_installed_plugin_has_a_whole_row():
     assert rows["limit.floors"]["options"][0]["type"] == "dict[str, float]"
 
 
+def test_a_reader_says_what_a_source_may_say():
+    """Its options belong to a source and are not set by name; one that must be given has no default."""
+    row = describe(find("source.text"))
+    assert row["options"] == []
+    shown = {option["name"]: option for option in row["source_options"]}
+    assert list(shown) == ["path", "suffixes", "encoding", "chunk"]
+    assert "default" not in shown["path"]
+    assert shown["suffixes"]["default"] == [".txt", ".txt.gz", ".txt.zst"]
+    assert shown["chunk"]["help"] == "characters of a piece, about; 0 keeps works whole"
+    for name, entry in available().items():
+        assert bool(describe(entry)["source_options"]) == (entry.kind == "source"), name
+
+
 def test_all_wrong_options_are_told_at_once():
     """An unknown option, a wrong type and another unknown option are all in one error, each with its hint."""
     with pytest.raises(AndreaError) as caught:
