@@ -20,6 +20,7 @@ B = np.array([0.05, 0.1, 0.2, 0.15])
 C = np.array([2.0, 2.5, 4.0, 3.0])
 LAW = mixing_law.Law(C, B, SIZES, 1e7)
 MIXES = np.random.default_rng(0).dirichlet(np.ones(4), size=200)
+ALL = np.ones_like(MIXES, dtype=bool)
 
 
 def test_fresh_tokens_are_worth_themselves_and_repeated_ones_less():
@@ -33,14 +34,14 @@ def test_fresh_tokens_are_worth_themselves_and_repeated_ones_less():
 
 def test_a_law_is_found_again():
     """Losses made by a law give that law back, to the digits of least squares."""
-    found = mixing_law.fit(LAW.losses(MIXES), MIXES, SIZES, 1e7)
+    found = mixing_law.fit(LAW.losses(MIXES), MIXES, SIZES, 1e7, ALL)
     np.testing.assert_allclose(found.b, B, rtol=1e-9)
     np.testing.assert_allclose(found.c, C, rtol=1e-9)
 
 
 def test_more_tokens_never_harm_in_the_law():
     """Where runs say so it has no slope."""
-    found = mixing_law.fit(-LAW.losses(MIXES), MIXES, SIZES, 1e7)
+    found = mixing_law.fit(-LAW.losses(MIXES), MIXES, SIZES, 1e7, ALL)
     assert (found.b == 0).all()
 
 
@@ -59,3 +60,32 @@ def test_endless_sources_share_by_their_slopes():
     """Without repetition the best shares are b_k / sum b."""
     endless = mixing_law.Law(C, B, np.full(4, 1e12), 1e7)
     np.testing.assert_allclose(endless.best(), B / B.sum(), rtol=1e-9)
+
+
+def test_a_run_that_does_not_count_for_a_source_moves_no_law():
+    """However far off it is; for the other sources it counts."""
+    losses, counts = LAW.losses(MIXES), ALL.copy()
+    losses[:20, 1] += 3
+    counts[:20, 1] = False
+    found = mixing_law.fit(losses, MIXES, SIZES, 1e7, counts)
+    np.testing.assert_allclose(found.b, B, rtol=1e-9)
+
+
+def test_a_source_that_tokens_do_not_help_gets_none():
+    """Its share falls to 0, and the others are as if it were not there."""
+    useless = mixing_law.Law(C, np.array([0.05, 0.0, 0.2, 0.15]), SIZES, 1e7)
+    best = useless.best()
+    assert best[1] == 0
+    kept = np.array([True, False, True, True])
+    without = mixing_law.Law(C[kept], useless.b[kept], SIZES[kept], 1e7)
+    np.testing.assert_allclose(best[kept], without.best(), rtol=1e-9)
+
+
+def test_runs_that_read_a_source_too_often_are_named(capsys, monkeypatch):
+    """In the trial of the package uniform shares read the smallest source 168 times; every figure is a number."""
+    report = _file.parent / "results/trials/mixed/report.json"
+    monkeypatch.setattr("sys.argv", ["mixing_law.py", str(report)])
+    mixing_law.main()
+    said = capsys.readouterr().out
+    assert "uniform, seed 0, reads chat-qa 168 times: not in its law" in said
+    assert "nan" not in said.lower()
