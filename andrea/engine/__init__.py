@@ -29,6 +29,7 @@ SWITCHES: Mapping[str, Any] = {
     "fused_gelu": (True, False),
     "gemm": ("auto", "cublaslt", "own"),
     "graph": (True, False),
+    "overlap": (True, False),
     "slices": int,
     "threads": int,
 }

@@ -3,6 +3,9 @@
 Weight gradients are added in float32. `dstream` is the gradient of the residual stream; each norm's backward adds what
 came back through its branch to what skipped it. The shares of all norms' parameter gradients are added up at the end,
 in one launch.
+
+Gradients of matrices may run on the side stream (`andrea.engine.branch`), where they still read the gradient that they
+were given: before it is overwritten, it is settled.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ def mlp_backward(m: Machine, i: int, linear: Linear) -> None:
     """Through W_2, GELU, W_1 and the second norm."""
     layer, dstream, dhidden = f"layer{i}", m.at("dstream"), m.at("dhidden")
     hidden, pre, fused = m.at(f"{layer}.hidden"), m.at(f"{layer}.preactivation"), m.fused_gelu_gradient
+    m.branch.settle(dhidden)
     linear.backward(f"{layer}.w_2", hidden, dstream, dhidden, m.N, aux=pre if fused else 0)
     if not fused:
         linear.gelu_gradient(f"{layer}.w_1", dhidden, pre, m.N)
@@ -47,6 +51,7 @@ def attention_backward(m: Machine, i: int, linear: Linear) -> None:
     """Through W_O, attention, W_Q W_K W_V and the first norm."""
     layer, dstream, dheads, dqkv = f"layer{i}", m.at("dstream"), m.at("dbranch"), m.at("dqkv")
     linear.backward(f"{layer}.w_o", m.at(f"{layer}.heads"), dstream, dheads, m.N)
+    m.branch.settle(dqkv)
     m.attention.backward(
         m.at(f"{layer}.qkv"),
         m.at(f"{layer}.heads"),
@@ -65,6 +70,7 @@ def attention_backward(m: Machine, i: int, linear: Linear) -> None:
 def norm_backward(m: Machine, name: str, x: str, first: bool = False) -> None:
     """Dstream = dstream + norm backward of dbranch; the first one has nothing to add to."""
     dstream = m.at("dstream")
+    m.branch.settle(dstream)
     m.elementwise.layernorm_bwd(
         m.at("dbranch"),
         m.at(x),

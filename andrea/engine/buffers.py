@@ -19,6 +19,8 @@ from attrs import evolve, frozen
 from andrea.engine import Buffer, EngineConfig, fp8
 from andrea.engine.attention_choice import attention_of
 from andrea.engine.attention_cudnn import WORKSPACE, workspace_bytes
+from andrea.engine.branch import WORKSPACE as SIDE_WORKSPACE
+from andrea.engine.branch import overlaps
 from andrea.engine.elementwise import CHUNK, STATE, Elementwise, Tensor, chunk_table
 from andrea.engine.gemm import WORKSPACE_BYTES
 from andrea.engine.model import ModelConfig, layout, parameter_count
@@ -154,6 +156,8 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
     _plan_head(plan, config, precision.storage)
     fp8.plan_buffers(plan, config, precision)
     plan.add("gemm_workspace", "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
+    if overlaps(config):  # as large: which algorithm is taken, and so how much it needs, is not known yet
+        plan.add(SIDE_WORKSPACE, "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
     if attention_of(config) == "cudnn":
         size = workspace_bytes(config.batch_size, config.model.context, config.model.n_head, config.training)
         plan.add(WORKSPACE, "scratch of cuDNN", (size,), "uint8")

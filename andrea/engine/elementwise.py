@@ -140,9 +140,13 @@ class Elementwise:
     """
 
     def __init__(self, kernels: Kernels, storage: str, stream: Any = 0) -> None:
-        self.kernels, self.stream = kernels, stream
+        self.kernels, self.storage, self.stream = kernels, storage, stream
         self.wide = 16 // STORAGE_BYTES[storage]
         self._storage_bytes = STORAGE_BYTES[storage]
+
+    def on(self, stream: Any) -> Elementwise:
+        """Return the same launches on another stream."""
+        return Elementwise(self.kernels, self.storage, stream)
 
     def launch(self, name: str, grid: Dimensions, block: Dimensions, *arguments: Any, shared_bytes: int = 0) -> None:
         """Launch a kernel, unless the grid is empty."""

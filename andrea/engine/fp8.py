@@ -229,7 +229,8 @@ class EightBit(Linear):
                 self._codes(f"{name}.x", E4M3, "fp8_inputs", self.plan.kept[name]),
                 self._codes(f"{name}.dy", E5M2, "fp8_turned"),
             )
-            self._multiply(*operands, m.gradient(name), (inputs, outputs, N), accumulate=True)
+            with m.branch.beside(m.at("fp8_turned")) as stream:
+                self._multiply(*operands, m.gradient(name), (inputs, outputs, N), accumulate=True, stream=stream)
         else:
             m.product_gradient(x, dy, m.gradient(name), N, inputs, outputs)
         if self._eight(f"{name}.dx"):
@@ -264,6 +265,7 @@ class EightBit(Linear):
         """Launch what casts the dy of a matrix, see `_cast`."""
         straight = self.m.at("fp8_operand") if self._eight(f"{name}.dx") else 0
         turned = self.m.at("fp8_turned") if self._eight(f"{name}.dw") else 0
+        self.m.branch.settle(turned)  # one buffer for all: the matrix before may be reading it
         return self._cast(kernel, f"{name}.dy", arrays, straight, turned, N, shape_of(name, self.m.C)[1])
 
     def _cast(
@@ -296,6 +298,7 @@ class EightBit(Linear):
         epilogue: str = "",
         aux: int = 0,
         accumulate: bool = False,
+        stream: int | None = None,
     ) -> None:
         """D[m, n] = A[m, k] B[n, k]', in the storage type; or D += that, in float32."""
         rows, columns, k = sizes
@@ -314,7 +317,8 @@ class EightBit(Linear):
             epilogue=epilogue,
             operand_b=b.kind.name,
         )
-        self.m.gemms.prepare(problem)(a.address, b.address, d, self.m.stream, aux, (a.inverse, b.inverse))
+        on = self.m.stream if stream is None else stream
+        self.m.gemms.prepare(problem)(a.address, b.address, d, on, aux, (a.inverse, b.inverse))
 
 
 @frozen

@@ -157,7 +157,7 @@ class Matmul:
             d,
             result,
             algorithm,
-            self._library.workspace,
+            self._library.workspaces.get(stream, self._library.workspace),
             WORKSPACE_BYTES,
             stream,
         )
@@ -192,6 +192,7 @@ class Gemms(Protocol):
     name: str
     version: str
     workspace: int
+    workspaces: dict[int, int]
     used: dict[str, str]
 
     def prepare(self, problem: Problem) -> Product:
@@ -202,7 +203,7 @@ class Gemms(Protocol):
 
 
 class CublasLt:
-    """cuBLASLt with raw pointers, one workspace, and one prepared product for each problem.
+    """cuBLASLt with raw pointers, a workspace, and one prepared product for each problem.
 
     Parameters
     ----------
@@ -215,6 +216,8 @@ class CublasLt:
     ----------
     workspace
         Device address of WORKSPACE_BYTES; set before the first product is prepared.
+    workspaces
+        Others as large, of streams whose products run beside those of the rest.
     used
         Problem -> algorithm, of every product that was prepared.
     """
@@ -228,6 +231,7 @@ class CublasLt:
         self.handle = cublasLt.create()
         self.version = str(cublasLt.get_version())
         self.workspace = 0
+        self.workspaces: dict[int, int] = {}
         self.key = f"{card} {self.version}"
         self.used: dict[str, str] = {}
         self._table = table.get(self.key, {})
@@ -302,19 +306,21 @@ class CublasLt:
         self.used[key] = algorithm.tobytes().hex()
         return algorithm
 
-    def tune(self, time_on_card: Callable[[Callable[[], None]], float]) -> Table:
+    def tune(self, time_on_card: Callable[[Callable[[], None]], float], stream: int) -> Table:
         """Time every proposal of every product at the addresses of its last call; take and return the fastest.
 
-        What the products write is destroyed. `time_on_card` runs something some times and returns milliseconds.
+        What the products write is destroyed. `time_on_card` runs something some times and returns milliseconds between
+        events on `stream`, where all are launched, whatever stream their last call was on.
         """
         found = {}
         for matmul in self._prepared.values():
             if matmul.last is None:
                 continue
+            a, b, d, _, aux, scales = matmul.last
             times = []
             for proposal in matmul.proposals():
                 algorithm = np.ascontiguousarray(proposal["algo"]["data_"])
-                run = functools.partial(matmul.launch, algorithm.ctypes.data, *matmul.last)
+                run = functools.partial(matmul.launch, algorithm.ctypes.data, a, b, d, stream, aux, scales)
                 try:
                     times.append((time_on_card(run), algorithm))
                 except self.lt.cuBLASLtError:  # a proposal that the library itself then refuses

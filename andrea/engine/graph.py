@@ -8,6 +8,7 @@ from typing import Any
 
 from andrea.engine.launcher import check, driver
 
+NODE_PRIORITIES = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 Zero = Callable[[Any, Sequence[Any], int, int], Any]  # graph, nodes that come first, address, bytes -> its node
 
 
@@ -29,6 +30,8 @@ class Graph:
         Launches the work.
     zero
         Adds a kernel to a graph that does what a fill with zeros does.
+    branches
+        Whether it was recorded from streams of several priorities; each launch then keeps that of its stream.
 
     Attributes
     ----------
@@ -38,7 +41,7 @@ class Graph:
         Of these, nodes that are no kernels.
     """
 
-    def __init__(self, stream: Any, record: Callable[[], None], zero: Zero) -> None:
+    def __init__(self, stream: Any, record: Callable[[], None], zero: Zero, branches: bool = False) -> None:
         self._driver = driver()
         collecting = gc.isenabled()
         gc.disable()
@@ -52,7 +55,8 @@ class Graph:
             try:
                 _, self.nodes = check(self._driver.cuGraphGetNodes(graph, 0), "cuGraphGetNodes")
                 self.other = fill_by_kernels(graph, self.nodes, zero)
-                self._executable = check(self._driver.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
+                flags = NODE_PRIORITIES if branches else 0
+                self._executable = check(self._driver.cuGraphInstantiate(graph, flags), "cuGraphInstantiate")
             finally:
                 check(self._driver.cuGraphDestroy(graph), "cuGraphDestroy")
             check(self._driver.cuGraphUpload(self._executable, stream), "cuGraphUpload")

@@ -1,4 +1,4 @@
-"""What every launch needs: sizes, addresses, kernels, prepared matrix products and the stream they run on.
+"""What every launch needs: sizes, addresses, kernels, prepared matrix products and the streams they run on.
 
 Axis letters: B rows of a micro-batch, T context, N = B T, C width, H heads, D = C / H, F = 4 C, V vocabulary padded.
 """
@@ -14,6 +14,8 @@ from andrea.engine import EngineConfig, fp8
 from andrea.engine.attention import HEAD_DIMS, type_macros
 from andrea.engine.attention_choice import AttentionKernels, check_attention, open_attention
 from andrea.engine.attention_cudnn import WORKSPACE, CudnnAttention
+from andrea.engine.branch import WORKSPACE as SIDE_WORKSPACE
+from andrea.engine.branch import Branch, open_branch, overlaps
 from andrea.engine.buffers import (
     Arena,
     Placement,
@@ -35,7 +37,6 @@ from andrea.errors import AndreaError
 from andrea.types import Device, Precision
 
 OWN_FILES = ("decode", "sample", "token_order")
-STREAM_NON_BLOCKING = 1
 RESERVE = 256 << 20  # bytes left to the driver and to libraries that load code when it is first used
 
 
@@ -51,7 +52,7 @@ class Machine:
     elementwise: Elementwise
     attention: AttentionKernels
     gemms: Gemms
-    stream: int
+    branch: Branch
     fused_gelu: bool
     fused_gelu_gradient: bool
     B: int = field(init=False)
@@ -73,6 +74,11 @@ class Machine:
         self.chunks = len(update_chunks(model, self.config.vocabulary))
         self.norms = norms_with_parameters(model)
         self._flat = {segment.name: segment.source for segment in self.placement.segments}
+
+    @property
+    def stream(self) -> int:
+        """The main stream."""
+        return self.branch.main
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
@@ -110,8 +116,8 @@ class Machine:
         self.elementwise.zero(self.at(name), self.arena.plan[name].bytes)
 
     def record(self, launches: Callable[[], None]) -> Graph:
-        """Return what `launches` does on the stream as one graph."""
-        return Graph(self.stream, launches, self.elementwise.zero_node)
+        """Return what `launches` does on the streams as one graph."""
+        return Graph(self.stream, launches, self.elementwise.zero_node, self.branch.side is not None)
 
     # -- matrix products, all row-major --------------------------------------------------------------------------------
 
@@ -128,9 +134,10 @@ class Machine:
         self.gemms.prepare(problem)(x, weight, y, self.stream, aux)
 
     def product_gradient(self, x: int, dy: int, dweight: int, rows: int, inputs: int, outputs: int) -> None:
-        """dweight[inputs, outputs] += x[rows, inputs].T @ dy[rows, outputs], float32."""
+        """dweight[inputs, outputs] += x[rows, inputs].T @ dy[rows, outputs], float32, beside what follows."""
         problem = self._problem(inputs, outputs, rows, transpose_a=True, result="float32", accumulate=True)
-        self.gemms.prepare(problem)(x, dy, dweight, self.stream)
+        with self.branch.beside(x, dy, dweight) as stream:
+            self.gemms.prepare(problem)(x, dy, dweight, stream)
 
     def _problem(
         self,
@@ -161,12 +168,12 @@ class Machine:
         )
 
     def close(self) -> None:
-        """Give memory, code and stream back."""
+        """Give memory, code and streams back."""
         self.gemms.close()
         self.attention.close()
         self.kernels.close()
         self.arena.close()
-        check(driver().cuStreamDestroy(self.stream), "cuStreamDestroy")
+        self.branch.close()
 
 
 def current_context(index: int) -> Any:
@@ -219,22 +226,24 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     plan = check_fits(config, usable_memory(config), lambda one: plan_memory(one, precision))
     files = [*FILES, *OWN_FILES, *(fp8.FILES if fp8.products_of(config, precision) else ())]
     kernels = Kernels(compile_kernels(files, type_macros(precision), architecture))
-    stream = int(check(driver().cuStreamCreate(STREAM_NON_BLOCKING), "cuStreamCreate"))
+    branch = open_branch(overlaps(config))
     attention = open_attention(config, precision, architecture)
     gemms = open_gemms(str(config.options.get("gemm", "auto")), device, precision, architecture)
     free_before = free_memory()
     arena = Arena.allocate(plan)
     gemms.workspace = arena.address("gemm_workspace")
+    if branch.side is not None:
+        gemms.workspaces[branch.side] = arena.address(SIDE_WORKSPACE)
     if isinstance(attention, CudnnAttention):
         attention.workspace = arena.address(WORKSPACE)
     placement = place_parameters(config.model, config.vocabulary)
     upload(arena.address("chunks"), update_chunks(config.model, config.vocabulary))
     if config.training and config.model.norm_affine:
         upload(arena.address("norm_places"), norm_places(config.model, placement))
-    elementwise = Elementwise(kernels, precision.storage, stream)
+    elementwise = Elementwise(kernels, precision.storage, branch.main)
     forward, gradient = fused_gelu(config, precision, gemms)
     machine = Machine(
-        config, precision, arena, placement, kernels, elementwise, attention, gemms, stream, forward, gradient
+        config, precision, arena, placement, kernels, elementwise, attention, gemms, branch, forward, gradient
     )
     machine.free_before = free_before
     return machine

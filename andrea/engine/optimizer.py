@@ -20,8 +20,12 @@ def loss_gradient(m: Machine, targets: int, row_losses: int) -> None:
 
 
 def embedding_gradient(m: Machine, ids: int) -> None:
-    """Add the gradients of token and position embeddings, after the head's when it is tied."""
-    sort_positions(m, ids)
+    """Add the gradients of token and position embeddings, after the head's when it is tied.
+
+    `sort_positions` has been launched before.
+    """
+    m.branch.settle(m.at("order"))
+    m.branch.settle(m.gradient("embed"))
     m.elementwise.embed_bwd(
         m.at("dstream"),
         ids,
@@ -36,13 +40,16 @@ def embedding_gradient(m: Machine, ids: int) -> None:
 
 
 def sort_positions(m: Machine, ids: int) -> None:
-    """Sort the positions of a micro-batch by id, equal ids in their order."""
-    counts, starts, chunks = m.at("order_counts"), m.at("order_starts"), blocks_for(m.N, ORDER_CHUNK)
-    m.zero("order_counts")
-    m.elementwise.launch("k_order_count", chunks, ORDER_THREADS, ids, counts, m.N, m.V)
-    m.elementwise.launch("k_order_chunks", blocks_for(m.V, ORDER_THREADS), ORDER_THREADS, counts, starts, chunks, m.V)
-    m.elementwise.launch("k_order_starts", 1, 1024, starts, m.V)
-    m.elementwise.launch("k_order_place", chunks, 32, ids, counts, starts, m.at("order"), m.N, m.V)
+    """Sort the positions of a micro-batch by id, equal ids in their order, beside what follows."""
+    counts, starts, order = m.at("order_counts"), m.at("order_starts"), m.at("order")
+    chunks = blocks_for(m.N, ORDER_CHUNK)
+    with m.branch.beside(order) as stream:
+        side = m.elementwise.on(stream)
+        side.zero(counts, m.arena.plan["order_counts"].bytes)
+        side.launch("k_order_count", chunks, ORDER_THREADS, ids, counts, m.N, m.V)
+        side.launch("k_order_chunks", blocks_for(m.V, ORDER_THREADS), ORDER_THREADS, counts, starts, chunks, m.V)
+        side.launch("k_order_starts", 1, 1024, starts, m.V)
+        side.launch("k_order_place", chunks, 32, ids, counts, starts, order, m.N, m.V)
 
 
 def clip(m: Machine) -> None:

@@ -27,9 +27,16 @@ from andrea.engine.graph import Graph
 from andrea.engine.kernel_times import LaunchGroup, time_launches
 from andrea.engine.launcher import check, download, driver, upload
 from andrea.engine.linear import Linear
-from andrea.engine.machine import build_machine, check_support, current_context
+from andrea.engine.machine import Machine, build_machine, check_support, current_context
 from andrea.engine.model import initial_weights
-from andrea.engine.optimizer import clip, embedding_gradient, loss_gradient, refresh_working_weights, update
+from andrea.engine.optimizer import (
+    clip,
+    embedding_gradient,
+    loss_gradient,
+    refresh_working_weights,
+    sort_positions,
+    update,
+)
 from andrea.engine.schedule import learning_rate
 from andrea.types import Device, Precision
 
@@ -63,9 +70,10 @@ class CudaEngine:
     ----------
     config
         What is computed. Options read here: ``graph`` (True: what the card does again and again is captured; False
-        gives the same bits), ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or
-        ``own``), ``attention`` (see `andrea.engine.attention_choice`) and ``fused_gelu`` (True or False; by default as
-        `andrea.engine.machine` decides).
+        gives the same bits), ``overlap`` (False; True gives the same bits by two streams, see `andrea.engine.branch`),
+        ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or ``own``), ``attention``
+        (see `andrea.engine.attention_choice`) and ``fused_gelu`` (True or False; by default as `andrea.engine.machine`
+        decides).
     device
         A card, from `andrea.engine.device.find_device`.
     precision
@@ -205,22 +213,11 @@ class CudaEngine:
 
     def _record(self) -> None:
         """Launch a step up to what the host wants to know of it: all micro-batches, norm and clipping factor."""
-        self._launch_gradients(self._linear)
+        launch_gradients(self._machine, self._linear)
 
     def _record_first(self) -> None:
         """Launch the same for a step that some layer products must learn from before they are as they will be."""
-        self._launch_gradients(self._linear.first())
-
-    def _launch_gradients(self, linear: Linear) -> None:
-        m = self._machine
-        m.zero("gradients")
-        for micro in range(self.config.accumulation):
-            ids, targets = m.at("ids", micro * m.N), m.at("targets", micro * m.N)
-            forward(m, ids, m.B, linear)
-            loss_gradient(m, targets, m.at("row_losses", micro * m.B))
-            backward(m, linear)
-            embedding_gradient(m, ids)
-        clip(m)
+        launch_gradients(self._machine, self._linear.first())
 
     def _apply(self) -> None:
         update(self._machine)
@@ -275,7 +272,7 @@ class CudaEngine:
         gemms = self._machine.gemms
         if not isinstance(gemms, CublasLt):
             return {}
-        table = gemms.tune(self._time)
+        table = gemms.tune(self._time, self._machine.stream)
         if self._evaluation is not None:
             self._record_graphs()  # a graph holds the algorithms it was recorded with
         return table
@@ -494,3 +491,20 @@ class CudaEngine:
 
     def _wait(self) -> None:
         check(self._driver.cuStreamSynchronize(self._machine.stream), "cuStreamSynchronize")
+
+
+def launch_gradients(m: Machine, linear: Linear) -> None:
+    """Launch a step up to its clipping factor; `linear` computes the layers' products."""
+    m.zero("gradients")
+    for micro in range(m.config.accumulation):
+        ids, targets = m.at("ids", micro * m.N), m.at("targets", micro * m.N)
+        if m.branch.side is not None:  # beside the forward: it depends on the ids alone
+            sort_positions(m, ids)
+        forward(m, ids, m.B, linear)
+        loss_gradient(m, targets, m.at("row_losses", micro * m.B))
+        backward(m, linear)
+        if m.branch.side is None:
+            sort_positions(m, ids)
+        embedding_gradient(m, ids)
+        m.branch.join()
+    clip(m)

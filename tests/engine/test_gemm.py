@@ -206,7 +206,7 @@ def test_table_wins_for_its_card_and_version(library, tmp_path):
 
 
 def test_tuning_takes_the_fastest_that_runs(library):
-    """Every proposal is timed where it was last used; one that the library refuses is left out."""
+    """Every proposal is timed where it was last used, on the stream of the clock; a refused one is left out."""
     gemms = CublasLt("Card", {})
     product = gemms.prepare(PLAIN)
     gemms.prepare(evolve(PLAIN, m=6))  # never called: nothing to time it on
@@ -216,7 +216,8 @@ def test_tuning_takes_the_fastest_that_runs(library):
         run()
         return {3: 5.0, 1: 2.0}[library.launches[-1][5]]
 
-    table = gemms.tune(time_on_card)
+    table = gemms.tune(time_on_card, 8)
+    assert {launch[1:4] + launch[6:] for launch in library.launches[1:]} == {(20, 10, 30, 8)}
     assert int(product.algorithm[0]) == 1
     assert table == {"Card 130100": {PLAIN.key: product.algorithm.tobytes().hex()}}
     assert gemms.used[PLAIN.key] == table["Card 130100"][PLAIN.key]

@@ -92,6 +92,12 @@ class HostDriver:
 
     cuMemsetD8 = cuMemsetD8Async = _fill  # noqa: N815
 
+    def cuCtxGetStreamPriorityRange(self):  # noqa: N802
+        return 0, 0, -5
+
+    def cuStreamCreateWithPriority(self, _flags, priority):  # noqa: N802
+        return 0, 10 - priority
+
     def cuMemGetInfo(self):  # noqa: N802
         return 0, 8 << 30, 8 << 30
 
@@ -443,7 +449,7 @@ class HostGemms:
     algorithm = ""
 
     def __init__(self):
-        self.used = {}
+        self.used, self.workspaces = {}, {}
 
     def prepare(self, p):
         self.used[p.key] = "numpy"
@@ -479,10 +485,10 @@ KINDS = {kind.name: kind for kind in (op.E4M3, op.E5M2)}
 @pytest.fixture
 def opened(monkeypatch):
     """Open engines on the imitated card."""
-    from andrea.engine import launcher, machine, optimizer, step
+    from andrea.engine import branch, launcher, machine, optimizer, step
 
     host = HostDriver()
-    for module in (launcher, machine, step):
+    for module in (branch, launcher, machine, step):
         monkeypatch.setattr(module, "driver", lambda: host)
     monkeypatch.setattr("andrea.engine.generate.driver", lambda: host)
     monkeypatch.setattr(machine, "compile_kernels", lambda *_: [])
@@ -700,7 +706,7 @@ class HostGraph:
     made: ClassVar[list[HostGraph]] = []
     nodes, other = 7, 0
 
-    def __init__(self, _stream, record, _zero):
+    def __init__(self, _stream, record, _zero, _branches):
         self.record, self.algorithm, self.closed = record, HostGemms.algorithm, False
         self.made.append(self)
 
@@ -717,7 +723,7 @@ def test_tuning_records_every_graph_anew(opened, monkeypatch):
     """After tuning no graph holds an old algorithm: step, update, evaluation, prompt and position."""
     from andrea.engine import step
 
-    def tune(self, _time):
+    def tune(self, _time, _stream):
         monkeypatch.setattr(HostGemms, "algorithm", "fast")
         return {"card": {}}
 
