@@ -16,7 +16,7 @@ from andrea.checkpoint import newest_checkpoint
 from andrea.config import from_json
 from andrea.diet import Counts, Diet, Texts, Usage, segment_flags, usage_of_file
 from andrea.errors import AndreaError
-from andrea.experiment_file import read_experiment
+from andrea.experiment_file import experiment_names, read_experiment
 from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
 from andrea.planning import Request, plan
@@ -147,6 +147,11 @@ def _experiment_of_files(files: Sequence[str], settings: Sequence[str]) -> Path:
     sizes: dict[str, int] = {}
     for name in files:
         path = Path(name).resolve()
+        if Path(name).suffix == ".json" or (name in experiment_names() and not path.is_file()):
+            raise AndreaError(
+                f"{name} is an experiment, which has its own text and stands alone",
+                f"andrea tokenizer train {name}; or files alone, of text, or of JSON lines that end in .jsonl",
+            )
         if not path.is_file():
             raise AndreaError(f"there is no file {name}", "give one experiment, or files of text or JSON lines")
         reader = _reader_of(name)

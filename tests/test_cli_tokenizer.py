@@ -94,6 +94,18 @@ def test_a_file_is_not_counted_twice(andrea, current_folder):
     assert "a.txt is given twice" in ended.err
 
 
+@pytest.mark.parametrize("what", [("mine.json", "a.txt"), ("a.txt", "mine.json"), ("a.txt", "quickstart")])
+def test_an_experiment_stands_alone(andrea, current_folder, what):
+    """Its JSON is no text to learn from, and its text would not be read."""
+    (current_folder / "a.txt").write_text("a text of some words\n\n" * 900)
+    (current_folder / "mine.json").write_text("{}")
+    ended = andrea("tokenizer", "train", *what)
+    assert ended.code == 2
+    one = next(name for name in what if name != "a.txt")
+    assert f"{one} is an experiment, which has its own text and stands alone" in ended.err
+    assert f"andrea tokenizer train {one}" in ended.err
+
+
 def test_a_wrong_tokenizer_is_told_before_text_is_prepared(andrea, harris):
     """Preparing may take hours."""
     for arguments in (
