@@ -238,7 +238,7 @@ class CublasLt:
         self._prepared: dict[Problem, Matmul] = {}
         self._kept: list[Any] = []
 
-    def prepare(self, problem: Problem) -> Matmul:
+    def prepare(self, problem: Problem) -> Product:
         """Return the product for a problem, made once."""
         if problem not in self._prepared:
             self._prepared[problem] = Matmul(self, problem)
@@ -344,20 +344,26 @@ class CublasLt:
 def open_gemms(wanted: str, device: Device, precision: Precision, architecture: str) -> Gemms:
     """Return the library of products: ``cublaslt``, ``own``, or ``auto``, which takes cuBLASLt where it is installed.
 
+    ``hopper`` is cuBLASLt but for the products of `andrea.engine.gemm_hopper`.
+
     Raises
     ------
     AndreaError
-        When cuBLASLt was asked for and is not there.
+        When cuBLASLt was asked for and is not there, or `hopper` on a card or in a precision that has none.
     """
     if precision.fp8:
         if wanted == "own":
             raise AndreaError(f"engine.gemm own has no products for precision {precision.name}", "leave it at auto")
-        wanted = "cublaslt"
+        wanted = "hopper" if wanted == "hopper" else "cublaslt"
     if wanted != "own":
         try:
+            if wanted == "hopper":
+                from andrea.engine.gemm_hopper import HopperGemms
+
+                return HopperGemms(device.name, read_table(), precision, architecture)
             return CublasLt(device.name, read_table())
         except (ImportError, RuntimeError) as error:
-            if wanted == "cublaslt":
+            if wanted != "auto":
                 raise AndreaError(f"cuBLASLt cannot be loaded: {error}", "pip install 'andrea[cuda]'") from error
     from andrea.engine.own_gemm import OwnGemms
 

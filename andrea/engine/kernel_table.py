@@ -27,6 +27,7 @@ HOT_FILES = (
     "gelu",
     "residual",
     "gemm",
+    "gemm_hopper",
     "matvec",
     "fp8",
 )

@@ -71,9 +71,9 @@ class CudaEngine:
     config
         What is computed. Options read here: ``graph`` (True: what the card does again and again is captured; False
         gives the same bits), ``overlap`` (False; True gives the same bits by two streams, see `andrea.engine.branch`),
-        ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or ``own``), ``attention``
-        (see `andrea.engine.attention_choice`) and ``fused_gelu`` (True or False; by default as `andrea.engine.machine`
-        decides).
+        ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt``, ``own`` or
+        ``hopper``, see `andrea.engine.gemm`), ``attention`` (see `andrea.engine.attention_choice`) and ``fused_gelu``
+        (True or False; by default as `andrea.engine.machine` decides).
     device
         A card, from `andrea.engine.device.find_device`.
     precision
