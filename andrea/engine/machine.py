@@ -257,8 +257,8 @@ def fused_gelu(config: EngineConfig, precision: Precision, gemms: Gemms) -> tupl
 
     Where a separate pass costs more than the epilogue, by measurement: in 16 bits always in the forward, and in the
     backward from a width of 512 up, with the products of `andrea.engine.gemm_hopper` at any (predicted). In float32 and
-    tf32 the separate kernels are exact, and rounding the operands is part of them; with operands of 8 bits they make the
-    next product's operand as well.
+    tf32 the separate kernels are exact, and rounding the operands is part of them; with operands of 8 bits they make
+    the next product's operand as well.
     """
     wanted = config.options.get("fused_gelu")
     if wanted is not None:
