@@ -46,6 +46,7 @@ class Library(types.ModuleType):
         super().__init__("nvmath.bindings.cublasLt")
         self.attributes: dict[int, dict[int, int]] = {}
         self.layouts, self.launches, self.offers = [], [], [3, 1, 2]
+        self.workspaces: dict[int, int] = {}
 
     def create(self):
         return 11
@@ -92,6 +93,7 @@ class Library(types.ModuleType):
             raise self.cuBLASLtError("refused")
         beta_value = ctypes.c_float.from_address(beta).value
         self.launches.append((desc, a, b, d, beta_value, which, stream))
+        self.workspaces[stream] = workspace
 
 
 @pytest.fixture
@@ -144,6 +146,17 @@ def test_launch_passes_addresses_and_beta(library):
     plain(1, 2, 3, 4)
     adding(1, 2, 3, 4)
     assert [launch[1:] for launch in library.launches] == [(2, 1, 3, 0.0, 3, 4), (2, 1, 3, 1.0, 3, 4)]
+
+
+def test_streams_may_have_workspaces_of_their_own(library):
+    """One product on two streams, at the same time perhaps: same descriptor, same algorithm, two workspaces."""
+    gemms = CublasLt("Card", {})
+    gemms.workspace, gemms.workspaces[5] = 4096, 8192
+    product = gemms.prepare(PLAIN)
+    for stream in (4, 5):
+        product(1, 2, 3, stream)
+    assert library.workspaces == {4: 4096, 5: 8192}
+    assert len({launch[:-1] for launch in library.launches}) == 1
 
 
 def test_epilogue_has_a_descriptor_for_each_second_matrix(library):

@@ -104,6 +104,53 @@ def test_fills_with_zeros_become_kernels(kind, monkeypatch):
     assert ones.before == plane.before == copy.before == [fourth]
 
 
+@pytest.mark.parametrize("kind", [Driver, Driver12])
+def test_fills_keep_all_their_edges(kind, monkeypatch):
+    """Where branches part and meet, and one fill behind another: who came before or behind comes before or behind."""
+    left, right = Node(KERNEL), Node(KERNEL)
+    meeting = Node(FILL, left, right, address=256)
+    second = Node(FILL, meeting, right, address=512)
+    ends = [Node(KERNEL, meeting, second), Node(KERNEL, second), Node(KERNEL, meeting)]
+    nodes = [second, left, meeting, *ends, right]  # a driver tells them in no order
+    monkeypatch.setattr(module, "driver", lambda: kind(nodes))
+    made = {}
+
+    def zero(graph, before, address, _size):
+        graph.append(Node(KERNEL, *before))
+        made[address] = graph[-1]
+        return graph[-1]
+
+    assert module.fill_by_kernels(nodes, len(nodes), zero) == 0
+    assert set(map(id, nodes)) == set(map(id, [left, right, *ends, *made.values()]))
+    assert set(made[256].before) == {left, right}
+    assert set(made[512].before) == {made[256], right}
+    assert [set(one.before) for one in ends] == [{made[256], made[512]}, {made[512]}, {made[256]}]
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_branches_keep_the_priorities_of_their_streams(branches, monkeypatch):
+    """The driver looks at the launches' own priorities only where it is told to; one stream is launched as ever."""
+    flags = []
+
+    class Capture(Driver):
+        CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
+
+        def cuStreamEndCapture(self, _stream):
+            return 0, self.nodes
+
+        def cuGraphInstantiate(self, _graph, given):
+            flags.append(given)
+            return 0, "executable"
+
+        def __getattr__(self, name):
+            return lambda *_: (0,)
+
+    monkeypatch.setattr(module, "driver", lambda: Capture([Node(KERNEL)]))
+    graph = module.Graph(1, lambda: None, lambda *_: None, branches)
+    assert (graph.nodes, graph.other) == (1, 0)
+    assert flags == [8 if branches else 0]
+
+
 def test_an_empty_graph_has_nothing_to_fill(monkeypatch):
     """Nothing is asked of it."""
     monkeypatch.setattr(module, "driver", lambda: Driver([]))

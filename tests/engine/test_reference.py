@@ -449,6 +449,8 @@ WRONG = [
     ("attention", "flash", "it may be auto, mma, hopper, cudnn"),
     ("gemm", "magic", "it may be auto, cublaslt, own"),
     ("graph", 1, "it may be true, false"),
+    ("overlap", 1, "it may be true, false"),
+    ("overlap", "yes", "it may be true, false"),
     ("fused_gelu", None, "it may be true, false"),
     ("slices", 0, "it may be a whole number from 1"),
     ("threads", "two", "it may be a whole number from 1"),

@@ -55,6 +55,7 @@ class HostDriver:
         self.blocks = {}
         self.allocations = 0
         self.calls = []
+        self.streams = set()
 
     def _allocate(self, size, *_):
         block = ctypes.create_string_buffer(size + 256)
@@ -120,8 +121,9 @@ class HostKernels:
         self.host = host
 
     def kernel(self, name):
-        def launch(grid, _block, _shared, _stream, *arguments):
+        def launch(grid, _block, _shared, stream, *arguments):
             self.host.calls.append(name)
+            self.host.streams.add(stream)
             SHAPE["grid"] = grid
             globals()[name](*arguments)
 
@@ -748,14 +750,40 @@ def test_tuning_records_every_graph_anew(opened, monkeypatch):
     assert all(graph.closed for graph in HostGraph.made)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("eight", [False, True])
+def test_two_streams_give_the_same_bits(opened, shape, eight):
+    """Nothing but streams differs: every kernel adds what it added, in the same order, and memory has one buffer more.
+
+    What may run at the same time is in tests/engine/test_branch.py: here a launch is done before the next begins.
+    """
+    precision = fp8(*PRODUCTS) if eight else FP32
+    results = []
+    for overlap in (False, True):
+        engine = opened(SHAPES[shape], precision, overlap=overlap)
+        batches = [random_batch(SHAPES[shape], seed=step) for step in range(3)]
+        losses = [engine.train_step(step, *batch).row_losses.tobytes() for step, batch in enumerate(batches)]
+        results.append((losses, {name: value.tobytes() for name, value in engine.export_state().items()}))
+        assert ("gemm_side_workspace" in {one.name for one in engine.memory_plan()}) == overlap
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("shape", ["small", "accumulation"])
-def test_launches_are_timed_by_kind(opened, shape):
-    """Each launch of a step is in one group, with the operations and bytes that follow from the shape."""
+def test_launches_are_timed_by_kind(opened, monkeypatch, shape, overlap):
+    """Each launch of a step is in one group, with the operations and bytes that follow from the shape.
+
+    With two streams too, all of them on that of the clock.
+    """
     config = SHAPES[shape]
-    engine, L, A = opened(config), config.model.n_layer, config.accumulation
+    engine, L, A = opened(config, overlap=overlap), config.model.n_layer, config.accumulation
     C, N = config.model.d_model, config.batch_size * config.model.context
     engine.train_step(0, *random_batch(config))
-    groups = {group.name: group for group in engine.time_kernels()}
+    m = engine._machine
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_run", lambda *_: engine.driver.streams.clear())  # what keeps the card busy
+        groups = {group.name: group for group in engine.time_kernels()}
+    assert engine.driver.streams == {m.stream}
     assert groups["attention forward"].launches == groups["attention backward"].launches == L * A
     assert groups["k_adamw"].launches == 1
     assert groups["k_zero"].launches == 1 + A
@@ -768,8 +796,10 @@ def test_launches_are_timed_by_kind(opened, shape):
     norms = groups["k_residual_layernorm_fwd"]
     assert norms.bytes == (2 * L) * A * (4 * 4 * N * C + 8 * N)
     assert all(group.milliseconds == group.launches for group in groups.values())  # a millisecond each, it says
+    engine.driver.streams.clear()
     engine.train_step(1, *random_batch(config))  # nothing is watched any more
-    assert not engine._machine.gemms.__class__.__name__.startswith("_Timed")
+    assert not m.gemms.__class__.__name__.startswith("_Timed")
+    assert len(engine.driver.streams) == 1 + overlap
 
 
 def test_cudnn_is_told_where_its_scratch_lies(opened, monkeypatch):
