@@ -160,6 +160,50 @@ def test_graph_gives_the_same_bits(opened, precision):
     assert [ids.tolist() for ids in texts[0]] == [ids.tolist() for ids in texts[1]]
 
 
+#: Long enough launches that those of two streams meet.
+BUSY = evolve(SMALL, model=ModelConfig(3, 12, 768, context=256), vocabulary=2000, batch_size=16)
+
+
+@pytest.mark.parametrize("gemm", ["auto", "own"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_two_streams_give_the_same_bits(opened, precision, accumulation, gemm):
+    """Gradients of weights beside the rest, with and without a graph, leave the bytes of one stream."""
+    config = evolve(BUSY, accumulation=accumulation)
+    plain = opened(config, PRECISIONS[precision], gemm=gemm)
+    losses, state = train(plain, 3), state_bytes(plain)
+    for graph in (True, False):
+        engine = opened(config, PRECISIONS[precision], gemm=gemm, overlap=True, graph=graph)
+        assert train(engine, 3) == losses
+        assert state_bytes(engine) == state
+        if graph:  # to fork and to wait are edges of a graph, no nodes
+            assert (engine.graph_nodes, engine.other_nodes) == (plain.graph_nodes, 0)
+        engine.close()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_two_streams_take_every_shape(opened, shape):
+    """Tied or not, with parameters of norms or without, of one token: the bytes of one stream."""
+    plain, engine = opened(SHAPES[shape], BF16), opened(SHAPES[shape], BF16, overlap=True)
+    assert train(engine, 3) == train(plain, 3)
+    assert state_bytes(engine) == state_bytes(plain)
+
+
+def test_two_streams_are_tuned_and_timed(opened):
+    """Algorithms are timed on the stream of the clock, and so are launches; steps go on by two streams after both."""
+    engine = opened(SMALL, BF16, overlap=True)
+    train(engine, 2)
+    assert engine.tune()
+    assert all(group.milliseconds > 0 for group in engine.time_kernels())
+    plain = opened(SMALL, BF16)
+    for problem, product in plain._machine.gemms._prepared.items():
+        product.algorithm = engine._machine.gemms._prepared[problem].algorithm
+    plain._record_graphs()
+    plain.import_state(engine.export_state())
+    assert train(engine, 3) == train(plain, 3)
+    assert state_bytes(engine) == state_bytes(plain)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_without_training_the_numbers_are_the_same(opened, precision):
     """An engine that only evaluates and generates has the bytes of one that trains, from less memory."""

@@ -389,6 +389,18 @@ def test_two_runs_and_single_launches_are_equal(opened):
     assert state_bytes(first) == state_bytes(second) == state_bytes(plain)
 
 
+@pytest.mark.parametrize("products", TABLES[:1] + TABLES[3:4])
+@pytest.mark.parametrize("graph", [True, False])
+def test_two_streams_give_the_same_bits(opened, graph, products):
+    """Codes are written anew only when the gradient that reads them is there: the first step, and those after it."""
+    model = ModelConfig(3, 12, 768, context=256)
+    config = evolve(SMALL, model=model, vocabulary=2000, batch_size=16, accumulation=2)
+    precision = evolve(FP8, fp8={0: products})
+    plain, engine = opened(config, precision), opened(config, precision, overlap=True, graph=graph)
+    assert train(engine, 4) == train(plain, 4)
+    assert state_bytes(engine) == state_bytes(plain)
+
+
 @pytest.mark.parametrize("batch_size", [4, 64])
 def test_resume_is_bit_exact(opened, batch_size):
     """A run cut at step 3 goes on as the uninterrupted one, whatever that looked at; without its history not."""
