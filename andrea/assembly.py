@@ -42,7 +42,7 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     AndreaError
         When data, engine or folder refuse; a new run's folder is then left as it was.
     """
-    plugins = create(_with_steps(plan))
+    plugins = create(_with_steps(plan), plan.config.source_names)
     hooks = Hooks(register(plugins), plan.request.trace_hooks)
     say(f"plugins: {', '.join(name for name, _ in plugins)}")
     precision = hooks.choose_precision(plan.device)

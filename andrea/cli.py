@@ -238,7 +238,7 @@ def prepare(
         experiment=experiment, plugins=plugin or (), without=without or (), settings=set_ or (), data=data
     )
     planned = plan(request, lambda line: None)
-    hooks = Hooks(register(create(planned.chosen)))
+    hooks = Hooks(register(create(planned.chosen, planned.config.source_names)))
     with Interrupts() as interrupts, ending_as_asked(interrupts), Preparing() as preparing:
         if dry_run:
             _print_survey(survey_data(planned.config, planned.chosen, hooks, preparing, interrupts), json_)

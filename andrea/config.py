@@ -179,11 +179,16 @@ class RunConfig:
     without: tuple[str, ...] = ()
     engine: dict[str, Any] = field(factory=dict)
 
+    @property
+    def source_names(self) -> list[str]:
+        """Names of the sources, in order."""
+        return [spec.name for spec in self.sources]
+
     def __attrs_post_init__(self) -> None:
         check_switches(self.engine)
         if not self.sources:
             raise AndreaError("the experiment names no sources", 'give at least one: "sources": [{"name": ...}]')
-        names = [spec.name for spec in self.sources]
+        names = self.source_names
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise AndreaError(f"two sources are called {twice[0]!r}", "give every source a name of its own")
         for spec in self.sources:

@@ -146,7 +146,7 @@ def examine(experiment: str | None, data: Path | None = None) -> dict[str, Any]:
     problems: list[str] = []
     try:
         planned = plan(Request(experiment=experiment, data=data), lambda line: None)
-        hooks = Hooks(register(create(planned.chosen)))
+        hooks = Hooks(register(create(planned.chosen, planned.config.source_names)))
         problems += _unread(planned.config.sources, hooks)
         given_tokenizer(Asked(planned.chosen, hooks, planned.config.data.tokenizer))
     except AndreaError as error:

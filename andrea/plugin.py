@@ -16,11 +16,17 @@ hookspec = pluggy.HookspecMarker("andrea")
 _ROLE = "andrea.role"
 _HELP = "andrea.help"
 _PATH = "andrea.path"
+_SOURCES = "andrea.sources"
 Class = TypeVar("Class", bound=type)
 
 
 def option(
-    default: Any = attrs.NOTHING, *, help: str, factory: Any = None, path: Literal[False, True, "folder"] = False
+    default: Any = attrs.NOTHING,
+    *,
+    help: str,
+    factory: Any = None,
+    path: Literal[False, True, "folder"] = False,
+    sources: bool = False,
 ) -> Any:
     """Declare an option: a field that the user sets with ``--set PLUGIN.OPTION=VALUE``.
 
@@ -35,8 +41,11 @@ def option(
     path
         True when the value is a path, or a list of paths: a run keeps them in full, so that it goes on from any folder.
         ``"folder"`` when it is one only if there is such a folder, and another kind of name else.
+    sources
+        True when the value is a list of names of sources, or an object whose keys are: a name that is no source of the
+        run is refused before anything is read.
     """
-    metadata = {_ROLE: "option", _HELP: help, _PATH: path}
+    metadata = {_ROLE: "option", _HELP: help, _PATH: path, _SOURCES: sources}
     if factory is not None:
         return attrs.field(factory=factory, metadata=metadata)
     return attrs.field(default=default, metadata=metadata)
@@ -79,6 +88,11 @@ def option_help(field: attrs.Attribute[Any]) -> str:
 def path_options(cls: type) -> dict[str, Any]:
     """Return the options of a class whose values are paths, by name: True, or ``"folder"``."""
     return {f.name: f.metadata[_PATH] for f in option_fields(cls) if f.metadata.get(_PATH)}
+
+
+def names_sources(field: attrs.Attribute[Any]) -> bool:
+    """Say whether the value of an option names sources of the run."""
+    return bool(field.metadata.get(_SOURCES))
 
 
 def state_fields(target: object) -> list[str]:

@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,7 @@ from attrs import frozen
 
 from andrea import hookspecs
 from andrea.errors import AndreaError, did_you_mean, nearest
-from andrea.plugin import option_fields, option_help
+from andrea.plugin import names_sources, option_fields, option_help
 from andrea.plugin import path_options as path_fields
 from andrea.strict_json import structure
 
@@ -254,13 +254,16 @@ def _refuse_unknown_hooks(manager: pluggy.PluginManager) -> None:
         raise AndreaError(f"plugin {owner}: there is no hook {hook!r}", did_you_mean(hook, known))
 
 
-def create(chosen: Sequence[Chosen]) -> list[tuple[str, Any]]:
-    """Import the chosen plugins and make their objects; wrong options are reported together."""
+def create(chosen: Sequence[Chosen], sources: Sequence[str] | None = None) -> list[tuple[str, Any]]:
+    """Import the chosen plugins and make their objects; wrong options are reported together.
+
+    `sources` are the names of the run's sources, if it is known: options that name others are wrong too.
+    """
     made, faults = [], []
     for one in chosen:
         target = one.entry.load()
         try:
-            made.append((one.name, make(target, one.name, one.options)))
+            made.append((one.name, make(target, one.name, one.options, sources)))
         except AndreaError as error:
             faults.append(error)
     if faults:
@@ -268,7 +271,7 @@ def create(chosen: Sequence[Chosen]) -> list[tuple[str, Any]]:
     return made
 
 
-def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
+def make(target: Any, name: str, options: Mapping[str, Any], sources: Sequence[str] | None = None) -> Any:
     """Return the plugin object: the module itself, or an instance of the class with its options checked."""
     if not isinstance(target, (ModuleType, type)):
         raise AndreaError(
@@ -285,6 +288,8 @@ def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
             if key not in fields:
                 raise _no_option(name, key, known)
             values[key] = structure(value, hints[key], f"{name}.{key}")
+            if sources is not None and names_sources(fields[key]):
+                _refuse_no_source(f"{name}.{key}", values[key], sources)
         except AndreaError as error:
             faults.append(error)
     missing = [key for key in known if fields[key].default is attrs.NOTHING and key not in options]
@@ -292,6 +297,15 @@ def make(target: Any, name: str, options: Mapping[str, Any]) -> Any:
     if faults:
         raise _together(faults)
     return target if isinstance(target, ModuleType) else target(**values)
+
+
+def _refuse_no_source(option: str, names: Iterable[str], sources: Sequence[str]) -> None:
+    if unknown := [name for name in names if name not in sources]:
+        meant = did_you_mean(unknown[0], sources)
+        raise AndreaError(
+            f"{option} names {', '.join(unknown)}, no source of this run",
+            f"{meant} its sources are: {', '.join(sources)}".lstrip(),
+        )
 
 
 def path_options(name: str) -> dict[str, Any]:

@@ -340,7 +340,7 @@ def _check(value: dict[str, Any], where: str) -> None:
     config = from_json(value, where)
     readers = list(dict.fromkeys(part.reader for spec in config.sources for part in spec.parts))
     try:
-        create(choose([], config.without, config.plugins, readers, "precision.fp32"))
+        create(choose([], config.without, config.plugins, readers, "precision.fp32"), config.source_names)
     except AndreaError as error:
         raise AndreaError(f"{where}: {error.message}", error.hint) from None
     every, steps = config.evaluation.eval_every, config.schedule.steps

@@ -117,7 +117,7 @@ def prepare_text(
         name, settings = str(_experiment_of_files(what, own)), [one for one in settings if one not in own]
     request = Request(experiment=name, plugins=plugins, settings=settings, device="cpu", data=data)
     planned = plan(request, lambda line: None)
-    hooks = Hooks(register(create(planned.chosen)))
+    hooks = Hooks(register(create(planned.chosen, planned.config.source_names)))
     tokenizer = next(one for one in planned.chosen if one.entry.kind == "tokenizer")
     with _advising(readers):
         prepared = prepare_data(planned.config, planned.chosen, hooks, progress, interrupts)

@@ -630,6 +630,28 @@ def test_the_doctor_says_what_this_machine_can_do(andrea, experiment, tiny, writ
         assert "exploration" in ended.out
 
 
+WRONG = [
+    ("weight.size", "exponent=9", "weight.size.exponent is 9.0"),
+    ("limit.floors", 'floors={"on": 0.1}', "limit.floors.floors names on, no source of this run"),
+    ("bandit.exp3s", "window=0", "bandit.exp3s has exploration 0.1, mixing 0.001 and window 0"),
+]
+
+
+@pytest.mark.parametrize(("plugin", "setting", "said"), WRONG)
+def test_wrong_options_are_said_before_anything_is_read(
+    andrea, experiment, tiny, write_experiment, plugin, setting, said
+):
+    """Values out of range and names of no source: a run, a preparation and the doctor refuse them alike."""
+    options = ("--plugin", plugin, "--set", f"{plugin}.{setting}")
+    for command in (("run", *CPU), ("prepare",), ("prepare", "--dry-run")):
+        ended = andrea(command[0], experiment, *command[1:], *options)
+        refused(ended, said)
+        assert "reading" not in ended.err
+    name, _, value = setting.partition("=")
+    tiny["plugins"] = {"tokenizer.byte": {}, plugin: {name: json.loads(value)}}
+    assert said in andrea("doctor", write_experiment(tiny, "sick.json")).out
+
+
 def test_prepare_says_what_there_is(andrea, experiment):
     """A table of sources, or JSON with the digest of all data, the same every time."""
     assert "bytes a token" in andrea("prepare", experiment).out

@@ -12,6 +12,7 @@ from andrea import AndreaError, hookimpl, option, plugin
 from andrea.loop import Hooks
 from andrea.registry import (
     DEFAULTS,
+    Chosen,
     available,
     choose,
     create,
@@ -313,6 +314,34 @@ def test_wrong_options_of_several_plugins_are_told_together():
     assert "stop.max_steps has no option 'step'" in caught.value.message
 
 
+NAMING = {
+    "limit.floors": ("floors", {"x": 0.1, "prose": 0.1, "y": 0.1}),
+    "limit.caps": ("caps", {"x": 0.1, "prose": 0.1, "y": 0.1}),
+    "bandit.fixed": ("weights", {"x": 1.0, "prose": 1.0, "y": 1.0}),
+    "weight.warmup": ("curriculum_warmup_sources", ["x", "prose", "y"]),
+}
+
+
+@pytest.mark.parametrize("name", NAMING)
+def test_an_option_names_sources_of_the_run(name):
+    """As soon as these are known: the error names every wrong one and lists the right ones."""
+    option, value = NAMING[name]
+    chosen = [Chosen(find(name), {option: value})]
+    assert create(chosen)
+    assert create(chosen, ("prose", "x", "y"))
+    with pytest.raises(AndreaError) as caught:
+        create(chosen, ("prose", "verse"))
+    assert caught.value.message == f"{name}.{option} names x, y, no source of this run"
+    assert caught.value.hint == "its sources are: prose, verse"
+
+
+def test_a_source_that_is_nearly_named_is_meant():
+    """The nearest one is shown."""
+    with pytest.raises(AndreaError) as caught:
+        create([Chosen(find("limit.floors"), {"floors": {"pross": 0.1}})], ("prose", "verse"))
+    assert caught.value.hint == "did you mean prose? its sources are: prose, verse"
+
+
 # -- registering -------------------------------------------------------------------------------------------------------
 
 
@@ -373,7 +402,7 @@ def test_a_row_says_what_a_plugin_is():
         "stop.max_steps",
         "stop",
         "andrea",
-        ["on_start", "should_stop"],
+        ["should_stop"],
     )
     assert row["summary"].startswith("Stop when `steps` updates are done")
     assert row["options"] == [

@@ -145,6 +145,12 @@ def test_a_part_of_a_trial_has_what_it_waits_for(read_jobs):
         ({"arms": {"uniform": {"plugin": {}}}}, "did you mean plugins"),
         ({"arms": {"uniform": {"plugins": {"bandit.ucb": {}}}}}, "arm uniform: there is no plugin bandit.ucb"),
         ({"arms": {"uniform": {"plugins": {"bandit.ucb1": {"explore": 1}}}}}, "did you mean exploration"),
+        ({"arms": {"uniform": {"plugins": {"weight.size": {"exponent": 9.0}}}}}, "weight.size.exponent is 9.0"),
+        (
+            {"arms": {"uniform": {"plugins": {"limit.caps": {"caps": {"on": 0.1}}}}}},
+            "arm uniform: limit.caps.caps names on",
+        ),
+        ({"arms": {"uniform": {"set": {"engine.graph": "no"}}}}, "engine.graph is 'no'"),
         ({"arms": {"uniform": {"set": {"batch.size": 1}}}}, "unknown key 'size'"),
         ({"arms": {"uniform": {"without": ["stop.coherence"]}}}, "which is not used"),
         ({"arms": {"uniform": {"set": {"evaluation.eval_every": 7}}}}, "let eval_every divide the steps"),

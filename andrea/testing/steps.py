@@ -115,7 +115,7 @@ def run_steps(
     with tempfile.TemporaryDirectory() as place:
         files = write_sources(Path(place), sources or made_up_sources())
         loop = build_loop(
-            [*resolve(plugins), ("log.history", history), ("stop.steps", StopAfter(steps))],
+            [*resolve(plugins, tuple(files)), ("log.history", history), ("stop.steps", StopAfter(steps))],
             files,
             configure(tuple(files), seed, settings or {}),
             engine,
@@ -144,20 +144,22 @@ class StopAfter:
 # -- its parts ---------------------------------------------------------------------------------------------------------
 
 
-def resolve(plugins: Plugins) -> list[tuple[str, Any]]:
-    """Return (name, object) pairs in call order, completed by what a run cannot do without."""
+def resolve(plugins: Plugins, sources: Sequence[str] | None = None) -> list[tuple[str, Any]]:
+    """Return (name, object) pairs in call order, completed by what a run of sources cannot do without."""
     asked = [plugin if isinstance(plugin, tuple) else (plugin, None) for plugin in plugins]
     options = dict(plugins) if isinstance(plugins, Mapping) else {}
-    made = dict(_create([name for name, target in asked if target is None], options))
+    made = dict(_create([name for name, target in asked if target is None], options, sources))
     kinds = {name.partition(".")[0] for name, _ in asked}
     missing = [name for name in _COMPANIONS if name.partition(".")[0] not in kinds]
-    return [(name, made.get(name, target)) for name, target in asked] + _create(missing, {})
+    return [(name, made.get(name, target)) for name, target in asked] + _create(missing, {}, sources)
 
 
-def _create(names: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, Any]]:
+def _create(
+    names: Sequence[str], options: Mapping[str, Mapping[str, Any]], sources: Sequence[str] | None
+) -> list[tuple[str, Any]]:
     if not names:
         return []
-    return create([one for one in choose(names, [], options, [], "precision.fp32") if one.name in names])
+    return create([one for one in choose(names, [], options, [], "precision.fp32") if one.name in names], sources)
 
 
 def made_up_sources() -> dict[str, list[str]]:

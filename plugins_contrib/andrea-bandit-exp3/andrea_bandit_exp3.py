@@ -35,14 +35,16 @@ class Exp3:
     logs: Floats = state()
     rewards: list[float] = state(factory=list)
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin with equal weights."""
+    def __attrs_post_init__(self) -> None:
         if not (0 < self.exploration <= 1 and 0 <= self.mixing <= 1 and self.window >= 2):
             raise AndreaError(
                 f"bandit.exp3 has exploration {self.exploration}, mixing {self.mixing} and window {self.window}",
                 "in (0, 1], in [0, 1], and at least 2: --set bandit.exp3.exploration=0.1",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin with equal weights."""
         self.logs, self.rewards = np.zeros(len(run.sources)), []
 
     @hookimpl

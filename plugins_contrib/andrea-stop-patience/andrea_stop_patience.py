@@ -18,15 +18,13 @@ class Patience:
     best: float | None = state(None)
     waited: int = state(0)
 
-    @hookimpl
-    def on_start(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse options under which every run would stop at once, or none ever."""
         if self.evaluations < 1 or not self.improvement >= 0:
             raise AndreaError(
                 f"stop.patience has evaluations {self.evaluations} and improvement {self.improvement}",
                 "at least 1 and at least 0: --set stop.patience.evaluations=5 --set stop.patience.improvement=0",
             )
-        self.best, self.waited = None, 0
 
     @hookimpl
     def on_evaluation(self, evaluation: Evaluation) -> None:

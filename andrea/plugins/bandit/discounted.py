@@ -27,11 +27,13 @@ class Discounted:
     overall_mean: float = state(0.0)
     overall_squares: float = state(0.0)
 
+    def __attrs_post_init__(self) -> None:
+        if not 0 < self.discount <= 1:
+            raise AndreaError(f"a discount of {self.discount} is none", "above 0 and at most 1, for instance 0.995")
+
     @hookimpl
     def on_start(self, run: Run) -> None:
         """Begin with every source untried."""
-        if not 0 < self.discount <= 1:
-            raise AndreaError(f"a discount of {self.discount} is none", "above 0 and at most 1, for instance 0.995")
         self.counts, self.means = np.zeros(len(run.sources)), np.zeros(len(run.sources))
         self.overall_count = self.overall_mean = self.overall_squares = 0.0
 

@@ -34,14 +34,16 @@ class Exp3S:
     logs: Floats = state()
     rewards: Floats = state()
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin with equal weights; their logarithms are kept, the largest at 0."""
+    def __attrs_post_init__(self) -> None:
         if not (0 < self.exploration <= 1 and 0 <= self.mixing <= 1 and self.window >= 2):
             raise AndreaError(
                 f"bandit.exp3s has exploration {self.exploration}, mixing {self.mixing} and window {self.window}",
                 "in (0, 1], in [0, 1], and at least 2: --set bandit.exp3s.exploration=0.1",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin with equal weights; their logarithms are kept, the largest at 0."""
         self.logs, self.rewards = np.zeros(len(run.sources)), np.zeros(0)
 
     @hookimpl

@@ -14,21 +14,17 @@ from andrea import AndreaError, Run, hookimpl, option, plugin
 class Fixed:
     """Score sources by given weights, as shares; a source without a weight is not drawn."""
 
-    weights: dict[str, float] = option(factory=dict, help="source name to weight, at least 0; the others have 0")
+    weights: dict[str, float] = option(
+        factory=dict, help="source name to weight, at least 0; the others have 0", sources=True
+    )
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Refuse names that are no source, and weights that leave nothing to draw."""
-        if unknown := [name for name in self.weights if name not in run.sources]:
-            raise AndreaError(
-                f"bandit.fixed.weights names {', '.join(unknown)}, no source of this run",
-                f"its sources are: {', '.join(run.sources)}",
-            )
+    def __attrs_post_init__(self) -> None:
+        """Refuse weights that leave nothing to draw."""
         values = list(self.weights.values())
         if not all(math.isfinite(value) and value >= 0 for value in values) or not any(values):
             raise AndreaError(
                 f"bandit.fixed.weights is {self.weights}, of which nothing can be drawn",
-                f"at least one weight above 0: --set 'bandit.fixed.weights={{\"{run.sources[0]}\": 1}}'",
+                "at least one weight above 0: --set 'bandit.fixed.weights={\"SOURCE\": 1}'",
             )
 
     @hookimpl

@@ -36,9 +36,7 @@ class ODM:
     warmup_share: float = option(0.02, help="part of the schedule's steps that is drawn uniformly")
     values: Floats = state()
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin without knowledge."""
+    def __attrs_post_init__(self) -> None:
         if self.rule not in RULES:
             raise AndreaError(f"bandit.odm.rule is {self.rule!r}", f"{' or '.join(RULES)}: --set bandit.odm.rule=code")
         if not (0 <= self.smoothing < 1 and 0 <= self.warmup_share <= 1):
@@ -46,6 +44,10 @@ class ODM:
                 f"bandit.odm has smoothing {self.smoothing} and warmup_share {self.warmup_share}",
                 "smoothing is at least 0 and below 1, warmup_share from 0 to 1",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin without knowledge."""
         self.values = np.zeros(len(run.sources))
 
     @hookimpl

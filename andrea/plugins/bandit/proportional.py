@@ -22,8 +22,7 @@ class Proportional:
     by: str = option("tokens", help="what size is counted in: tokens or documents")
     exponent: float = option(1.0, help="1: in proportion to size; 0: uniform; between: tempered")
 
-    @hookimpl
-    def on_start(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse what is no size, and exponents that would prefer nothing or infinity."""
         if self.by not in SIZES:
             raise AndreaError(

@@ -32,15 +32,19 @@ class Replay:
     order: str = option("average", help="average, same or reversed")
     choices: Ints = state()
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Read what was drawn, indices of sources, int64 (steps, pulls of a step)."""
+    def __attrs_post_init__(self) -> None:
         if self.order not in ORDERS:
             raise AndreaError(
                 f"bandit.replay.order is {self.order!r}",
                 f"one of {', '.join(ORDERS)}: --set bandit.replay.order=average",
             )
-        self.choices = _read(Path(self.path), run.sources) if self.path else _refuse("no run")
+        if not self.path:
+            _refuse("no run")
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Read what was drawn, indices of sources, int64 (steps, pulls of a step)."""
+        self.choices = _read(Path(self.path), run.sources)
 
     @hookimpl
     def score_sources(self, step: int, run: Run) -> npt.NDArray[np.float64]:

@@ -29,13 +29,15 @@ class SlidingUCB:
     rewards: npt.NDArray[np.float64] = state()
     tried: npt.NDArray[np.bool_] = state()
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin with an empty window."""
+    def __attrs_post_init__(self) -> None:
         if self.window < 1:
             raise AndreaError(
                 f"bandit.sliding_ucb.window is {self.window}", "at least 1: --set bandit.sliding_ucb.window=500"
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin with an empty window."""
         self.sources, self.rewards = np.zeros(0, dtype=np.int64), np.zeros(0)
         self.tried = np.zeros(len(run.sources), dtype=np.bool_)
 

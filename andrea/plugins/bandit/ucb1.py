@@ -33,14 +33,16 @@ class UCB1:
     overall_mean: float = state(0.0)
     overall_squares: float = state(0.0)
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin with every source untried."""
+    def __attrs_post_init__(self) -> None:
         if self.scale not in SCALES:
             raise AndreaError(
                 f"bandit.ucb1.scale is {self.scale!r}, which is no scale",
                 f"the scales are {' and '.join(SCALES)}: --set bandit.ucb1.scale=auto",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin with every source untried."""
         self.counts = np.zeros(len(run.sources), dtype=np.int64)
         self.means = np.zeros(len(run.sources))
         self.overall_mean, self.overall_squares = 0.0, 0.0

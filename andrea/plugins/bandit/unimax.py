@@ -23,8 +23,7 @@ class UniMax:
 
     epochs: float = option(4.0, help="passes over a source that the whole run may make, above 0")
 
-    @hookimpl
-    def on_start(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse a cap that leaves nothing."""
         if not self.epochs > 0:
             raise AndreaError(f"bandit.unimax.epochs is {self.epochs}", "above 0: --set bandit.unimax.epochs=4")

@@ -15,17 +15,12 @@ class Caps:
     does not draw, such as sampler.argmax, has no use for caps.
     """
 
-    caps: dict[str, float] = option(factory=dict, help="source name to highest final weight; others unbounded")
+    caps: dict[str, float] = option(
+        factory=dict, help="source name to highest final weight; others unbounded", sources=True
+    )
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Refuse names that are no source of the run, and values that bound nothing."""
-        unknown = [name for name in self.caps if name not in run.sources]
-        if unknown:
-            raise AndreaError(
-                f"limit.caps.caps names {', '.join(unknown)}, no source of this run",
-                f"its sources are: {', '.join(run.sources)}",
-            )
+    def __attrs_post_init__(self) -> None:
+        """Refuse values that bound nothing."""
         wrong = [f"{name} = {value}" for name, value in self.caps.items() if not value >= 0]
         if wrong:
             raise AndreaError(

@@ -15,17 +15,10 @@ class Floors:
     (weight 0) drops a source whatever its floor, and a cap below the floor wins.
     """
 
-    floors: dict[str, float] = option(factory=dict, help="source name to lowest final weight; others 0")
+    floors: dict[str, float] = option(factory=dict, help="source name to lowest final weight; others 0", sources=True)
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Refuse names that are no source of the run, and values that bound nothing."""
-        unknown = [name for name in self.floors if name not in run.sources]
-        if unknown:
-            raise AndreaError(
-                f"limit.floors.floors names {', '.join(unknown)}, no source of this run",
-                f"its sources are: {', '.join(run.sources)}",
-            )
+    def __attrs_post_init__(self) -> None:
+        """Refuse values that bound nothing."""
         wrong = [f"{name} = {value}" for name, value in self.floors.items() if not 0 <= value < np.inf]
         if wrong:
             raise AndreaError(f"limit.floors.floors has {', '.join(wrong)}", "a floor is a number of at least 0")

@@ -40,14 +40,16 @@ class Console:
     _tokens: int = attrs.field(init=False, default=0)
     _since: float = attrs.field(init=False, default=0.0)
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Say what runs."""
+    def __attrs_post_init__(self) -> None:
         if self.every < 1 or self.width < 1:
             raise AndreaError(
                 f"log.console has every {self.every} and width {self.width}",
                 "both must be at least 1: --set log.console.every=10",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Say what runs."""
         self._terminal = Terminal(stderr=True, no_color=True, highlight=False, markup=False, emoji=False)
         self._say(
             f"{run.name}: seed {run.seed}, {run.rows} x {run.context} tokens a step, a schedule of {run.steps} steps"

@@ -32,11 +32,13 @@ class Notebook:
     _tokens: int = attrs.field(init=False, default=0)
     _since: float = attrs.field(init=False, default=0.0)
 
+    def __attrs_post_init__(self) -> None:
+        if self.width < 1:
+            raise AndreaError(f"log.notebook.width is {self.width}", "it must be at least 1")
+
     @hookimpl
     def on_start(self, run: Run) -> None:
         """Begin the display."""
-        if self.width < 1:
-            raise AndreaError(f"log.notebook.width is {self.width}", "it must be at least 1")
         self._loss, self._tokens, self._notes = Smoothed(), 0, ["", ""]
         self._line, self._since = f"{run.name}: {len(run.sources)} sources", time.perf_counter()
         self._display = begin_display(self._html(run))

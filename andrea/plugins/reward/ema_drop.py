@@ -23,14 +23,16 @@ class EmaDrop:
     scale: float = option(1000.0, help="reward of a drop by one nat per token")
     averages: npt.NDArray[np.float64] = state()
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin without averages; NaN stands for a source not yet pulled."""
+    def __attrs_post_init__(self) -> None:
         if not 0 < self.smoothing <= 1:
             raise AndreaError(
                 f"reward.ema_drop.smoothing is {self.smoothing}",
                 "above 0 and at most 1: --set reward.ema_drop.smoothing=0.1",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin without averages; NaN stands for a source not yet pulled."""
         self.averages = np.full(len(run.sources), np.nan)
 
     @hookimpl

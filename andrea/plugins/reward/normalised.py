@@ -30,14 +30,16 @@ class Normalised:
     averages: Floats = state()
     variances: Floats = state()
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin without averages; NaN stands for a source not yet pulled."""
+    def __attrs_post_init__(self) -> None:
         if not (0 < self.smoothing < 1 and self.clip > 0):
             raise AndreaError(
                 f"reward.normalised has smoothing {self.smoothing} and clip {self.clip}",
                 "smoothing is between 0 and 1, clip above 0: --set reward.normalised.smoothing=0.1",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin without averages; NaN stands for a source not yet pulled."""
         self.averages, self.variances = np.full(len(run.sources), np.nan), np.zeros(len(run.sources))
 
     @hookimpl

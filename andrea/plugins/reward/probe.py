@@ -27,10 +27,12 @@ class Probe:
     unit: str = option("bits_per_byte", help="in which drops of different sources are equal: bits_per_byte or nats")
     densities: npt.NDArray[np.float64] = state()
 
+    def __attrs_post_init__(self) -> None:
+        refuse_unknown_unit("reward.probe", self.unit)
+
     @hookimpl
     def on_start(self, run: Run) -> None:
         """Begin with sources that are all alike."""
-        refuse_unknown_unit("reward.probe", self.unit)
         self.densities = np.ones(len(run.sources))
 
     @hookimpl

@@ -25,12 +25,14 @@ class ProbeAll:
     unit: str = option("bits_per_byte", help="in which drops of different sources are equal: bits_per_byte or nats")
     densities: npt.NDArray[np.float64] = state()
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin with sources that are all alike."""
+    def __attrs_post_init__(self) -> None:
         refuse_unknown_unit("reward.probe_all", self.unit)
         if self.probed < 0:
             raise AndreaError(f"reward.probe_all.probed is {self.probed}", "a number of sources, or 0 for all")
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin with sources that are all alike."""
         self.densities = np.ones(len(run.sources))
 
     @hookimpl

@@ -47,11 +47,13 @@ class Slope:
     curves: Floats = state()
     densities: Floats = state()
 
+    def __attrs_post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise AndreaError(f"reward.slope.unit is {self.unit!r}", f"one of {', '.join(UNITS)}")
+
     @hookimpl
     def on_start(self, run: Run) -> None:
         """Begin without curves; a row (A, b) of A = 0 stands for none."""
-        if self.unit not in UNITS:
-            raise AndreaError(f"reward.slope.unit is {self.unit!r}", f"one of {', '.join(UNITS)}")
         count = len(run.sources)
         self.densities = np.ones(count)
         self.pulls, self.summed = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)

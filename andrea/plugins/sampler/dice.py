@@ -33,14 +33,16 @@ class Dice:
     focus: list[int] = state(factory=list)
     joined: list[int] = state(factory=list)
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Begin without a phase: the first step rolls one."""
+    def __attrs_post_init__(self) -> None:
         if not self.lengths or min(self.lengths) < 1:
             raise AndreaError(
                 f"sampler.dice.lengths is {self.lengths}, which leaves a phase without steps",
                 "give one or more lengths of at least 1: --set 'sampler.dice.lengths=[7, 14, 21]'",
             )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin without a phase: the first step rolls one."""
         self.start, self.length, self.focus, self.joined = 0, 0, [], []
 
     @hookimpl

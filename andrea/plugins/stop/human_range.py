@@ -32,8 +32,7 @@ class HumanRange:
     found: dict[str, list[float]] = state(factory=dict)
     outside: list[str] = state(factory=list)
 
-    @hookimpl
-    def on_start(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse to stop for nothing."""
         for name, least, usual in (("failures", 1, 3), ("evaluations", 1, 5), ("grace_steps", 0, 2000)):
             value = getattr(self, name)

@@ -11,8 +11,7 @@ class MaxSteps:
 
     steps: int | None = option(None, help="total number of steps at which to stop; none: the schedule's")
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse a run without a step."""
         if self.steps is not None and self.steps < 1:
             raise AndreaError(f"stop.max_steps.steps is {self.steps}", "at least 1: --set stop.max_steps.steps=1000")

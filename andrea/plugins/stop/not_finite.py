@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from andrea import AndreaError, Run, StepRecord, hookimpl, option, plugin, state
+from andrea import AndreaError, StepRecord, hookimpl, option, plugin, state
 
 
 @plugin
@@ -17,8 +17,7 @@ class NotFinite:
     patience: int = option(10, help="steps in a row without a usable update after which to stop")
     failures: int = state(0)
 
-    @hookimpl
-    def on_start(self, run: Run) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse a patience that stops every run at its first step."""
         if self.patience < 1:
             raise AndreaError(

@@ -19,8 +19,7 @@ class CoverageBonus:
     bonus: float = option(0.3, help="what is added to the weight 1 at coverage 0")
     below: float = option(0.5, help="coverage from which there is no bonus any more, above 0")
 
-    @hookimpl
-    def on_start(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse a bonus that could mask a source, and a limit that divides by 0."""
         if not (self.below > 0 and 0 <= self.bonus < np.inf):
             raise AndreaError(

@@ -24,8 +24,7 @@ class Repetition:
 
     decay: float = option(15.39, help="epochs after which the weight is 1/e, above 0; 15.39 is the published fit")
 
-    @hookimpl
-    def on_start(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse a decay that divides by 0 or rewards repetition."""
         if not self.decay > 0:
             raise AndreaError(

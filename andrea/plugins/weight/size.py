@@ -25,8 +25,7 @@ class Size:
     exponent: float = option(0.5, help="0: all weigh the same; 1: in proportion to size; between: tempered")
     final: float | None = option(None, help="exponent at the end of the schedule; none: the same all along")
 
-    @hookimpl
-    def on_start(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """Refuse exponents that would prefer nothing or infinity."""
         for name, value in (("exponent", self.exponent), ("final", self.final)):
             if value is not None and not 0 <= value <= 4:

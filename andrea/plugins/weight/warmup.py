@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from andrea import AndreaError, Run, hookimpl, option, plugin
+from andrea import Run, hookimpl, option, plugin
 
 
 @plugin
@@ -16,17 +16,9 @@ class Warmup:
     """
 
     curriculum_warmup_steps: int = option(20000, help="steps during which only the listed sources may be drawn")
-    curriculum_warmup_sources: list[str] = option(factory=list, help="names of the sources to begin with; none: all")
-
-    @hookimpl
-    def on_start(self, run: Run) -> None:
-        """Refuse names that are no source of the run."""
-        unknown = [name for name in self.curriculum_warmup_sources if name not in run.sources]
-        if unknown:
-            raise AndreaError(
-                f"weight.warmup.curriculum_warmup_sources names {', '.join(unknown)}, no source of this run",
-                f"its sources are: {', '.join(run.sources)}",
-            )
+    curriculum_warmup_sources: list[str] = option(
+        factory=list, help="names of the sources to begin with; none: all", sources=True
+    )
 
     @hookimpl
     def weigh_sources(self, step: int, run: Run) -> npt.NDArray[np.float64]:

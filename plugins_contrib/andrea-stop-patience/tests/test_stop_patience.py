@@ -10,7 +10,6 @@ from andrea.testing import check_plugin, run_steps
 def reasons(values, **options):
     """Return the answers after each of a row of held-out means."""
     patience, answers = Patience(**options), []
-    patience.on_start()
     for step, value in enumerate(values):
         patience.on_evaluation(evaluation=Evaluation(step, {"a": value, "b": value}, {"a": value, "b": value}))
         answers.append(patience.should_stop())
@@ -56,5 +55,5 @@ def test_it_ends_a_run():
 def test_senseless_options_are_refused(options):
     """The error says what to type instead."""
     with pytest.raises(AndreaError, match=r"stop\.patience") as caught:
-        Patience(**options).on_start()
+        Patience(**options)
     assert "--set" in caught.value.hint

@@ -115,7 +115,7 @@ def test_every_pull_of_a_step_has_a_draw_of_its_own(make_bandit, make_run):
 # -- Exp3.S ------------------------------------------------------------------------------------------------------------
 
 
-def test_weights_grow_by_the_published_exponent(make_bandit, make_run, make_record, make_pull):
+def test_weights_grow_by_the_published_exponent(make_bandit, make_record, make_pull):
     """The second reward is above the 80% quantile, so x = 1: the log weight grows by gamma / (q S) = 0.2 / 0.5 / 4."""
     bandit = make_bandit(Exp3S, [], exploration=0.2, mixing=0.0)
     bandit.on_step(record=make_record(0, make_pull(1, reward=1.0, detail={"share": 0.5})))
@@ -176,10 +176,10 @@ def test_a_source_that_has_become_good_is_found_again(make_bandit, make_record, 
     ("kind", "options"),
     [(DiscountedUCB, {"discount": 0.0}), (SlidingUCB, {"window": 0}), (Exp3S, {"exploration": 0.0})],
 )
-def test_options_out_of_range_are_refused(make_run, kind, options):
+def test_options_out_of_range_are_refused(kind, options):
     """The error says what was given."""
     with pytest.raises(AndreaError, match="0"):
-        kind(**options).on_start(run=make_run())
+        kind(**options)
 
 
 @pytest.mark.parametrize("kind", FORGETTING)

@@ -77,10 +77,10 @@ def test_a_loss_that_is_not_finite_teaches_nothing(make_bandit, make_record, mak
 
 
 @pytest.mark.parametrize("options", [{"rule": "book"}, {"smoothing": 1.0}, {"warmup_share": 2.0}])
-def test_wrong_options_are_refused(make_run, options):
+def test_wrong_options_are_refused(options):
     """The error names the option and what it is."""
     with pytest.raises(AndreaError, match=f"{next(iter(options))}.*{next(iter(options.values()))}"):
-        ODM(**options).on_start(run=make_run())
+        ODM(**options)
 
 
 @pytest.mark.parametrize("rule", ["code", "paper"])

@@ -92,10 +92,10 @@ def test_scoring_is_pure(make_bandit):
     assert repr(get_state(bandit)) == before
 
 
-def test_unknown_scale_is_refused(make_run):
+def test_unknown_scale_is_refused():
     """The error names what was asked and what exists."""
     with pytest.raises(AndreaError, match="'automatic'") as caught:
-        UCB1(scale="automatic").on_start(run=make_run())
+        UCB1(scale="automatic")
     assert "auto and fixed" in caught.value.hint
 
 

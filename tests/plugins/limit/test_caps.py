@@ -23,15 +23,8 @@ def test_the_cap_wins_over_the_floor(make_run):
     assert shares.tolist() == [0.25, 0.25, 0.5, 0.0]
 
 
-def test_unknown_sources_are_refused_together(make_run):
-    """The error names every wrong source and lists the right ones."""
-    with pytest.raises(AndreaError, match="names x, y") as caught:
-        Caps(caps={"x": 0.1, "a": 0.1, "y": 0.1}).on_start(run=make_run())
-    assert "a, b, c, d" in caught.value.hint
-
-
 @pytest.mark.parametrize("value", [-0.1, float("nan")])
-def test_values_that_are_no_cap_are_refused(make_run, value):
+def test_values_that_are_no_cap_are_refused(value):
     """A cap is at least 0."""
     with pytest.raises(AndreaError, match=r"has a = "):
-        Caps(caps={"a": value}).on_start(run=make_run())
+        Caps(caps={"a": value})

@@ -82,7 +82,7 @@ def test_outside_of_a_notebook_it_is_silent(shown, monkeypatch, absent, capsys):
 def test_a_width_of_nothing_is_refused():
     """The option and its least value are named."""
     with pytest.raises(AndreaError, match=r"log\.notebook\.width is 0"):
-        Notebook(width=0).on_start(SimpleNamespace(name="x", sources=(), stop_step=None))
+        Notebook(width=0)
 
 
 def test_the_plugin_keeps_its_contracts():

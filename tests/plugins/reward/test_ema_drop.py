@@ -117,5 +117,5 @@ def test_resume_at_every_step_equals_the_uncut_run(make_reward, play, assert_res
 def test_an_impossible_smoothing_is_refused(make_run, smoothing):
     """The weight of the newest loss is above 0 and at most 1."""
     with pytest.raises(AndreaError, match=r"reward\.ema_drop\.smoothing"):
-        EmaDrop(smoothing=smoothing).on_start(run=make_run())
-    EmaDrop(smoothing=1.0).on_start(run=make_run())
+        EmaDrop(smoothing=smoothing)
+    EmaDrop(smoothing=1.0)

@@ -136,7 +136,7 @@ def test_the_last_verdict_is_kept(walk):
 def test_stopping_for_nothing_is_refused(name, value):
     """The message names the option, the hint a value that it may have."""
     with pytest.raises(AndreaError, match=f"stop.human_range.{name} is {value}") as refused:
-        HumanRange(**{name: value}).on_start()
+        HumanRange(**{name: value})
     assert f"--set stop.human_range.{name}=" in refused.value.hint
 
 

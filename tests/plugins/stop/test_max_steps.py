@@ -16,9 +16,8 @@ def test_stops_when_that_many_updates_are_done(make_run, make_record, option, li
     assert answers == [None, f"{limit} steps are done", f"{limit} steps are done"]
 
 
-def test_less_than_one_step_is_refused(make_run):
+def test_less_than_one_step_is_refused():
     """A run has at least one step."""
     with pytest.raises(AndreaError, match=r"stop\.max_steps\.steps is 0"):
-        MaxSteps(steps=0).on_start(run=make_run())
-    MaxSteps(steps=1).on_start(run=make_run())
-    MaxSteps().on_start(run=make_run())
+        MaxSteps(steps=0)
+    MaxSteps(steps=1)

@@ -43,8 +43,8 @@ def test_resume_at_every_step_equals_the_uncut_run(make_record, assert_resumes):
     assert_resumes(lambda: NotFinite(patience=4), play, steps=15)
 
 
-def test_a_patience_below_one_is_refused(make_run):
+def test_a_patience_below_one_is_refused():
     """It would stop every run at its first step."""
     with pytest.raises(AndreaError, match=r"stop\.not_finite\.patience is 0"):
-        NotFinite(patience=0).on_start(run=make_run())
-    NotFinite(patience=1).on_start(run=make_run())
+        NotFinite(patience=0)
+    NotFinite(patience=1)

@@ -25,4 +25,4 @@ def test_options_move_height_and_end(make_run):
 def test_impossible_options_are_refused(options):
     """Nothing may divide by 0, mask a source or outgrow every number."""
     with pytest.raises(AndreaError, match="coverage_bonus"):
-        CoverageBonus(**options).on_start()
+        CoverageBonus(**options)

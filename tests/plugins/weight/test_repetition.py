@@ -25,4 +25,4 @@ def test_no_number_of_epochs_masks_a_source(make_run):
 def test_a_decay_of_nothing_is_refused():
     """It would divide by 0."""
     with pytest.raises(AndreaError, match=r"weight\.repetition\.decay is 0"):
-        Repetition(decay=0.0).on_start()
+        Repetition(decay=0.0)

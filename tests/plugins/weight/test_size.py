@@ -41,6 +41,6 @@ def test_the_exponent_moves_over_the_schedule(make_run):
 def test_an_exponent_that_means_nothing_is_refused(exponent):
     """Negative ones would prefer the smallest."""
     with pytest.raises(AndreaError, match=r"weight\.size\.exponent is"):
-        Size(exponent=exponent).on_start()
+        Size(exponent=exponent)
     with pytest.raises(AndreaError, match=r"weight\.size\.final is"):
-        Size(final=exponent).on_start()
+        Size(final=exponent)
