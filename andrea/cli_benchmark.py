@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +36,10 @@ def benchmark(
     tune: Annotated[bool, typer.Option("--tune", help="first time every algorithm of every product")] = False,
     table: Annotated[Path | None, typer.Option(help="where --tune writes; the table of the package else")] = None,
     peer: Annotated[bool, typer.Option("--peer", help="then the same model in PyTorch, and the ratio")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="engine.NAME=VALUE", help="set an option of the engine; repeatable"),
+    ] = None,
     suggest: Annotated[
         int | None,
         typer.Option("--suggest", metavar="TOKENS", help="find the fastest batch and accumulation of so large a step"),
@@ -54,7 +58,7 @@ def benchmark(
     if peer and found.kind == "cpu":
         raise AndreaError("--peer measures PyTorch on a card; this runs on the CPU", "--device cuda, or leave it out")
     shape = {"n_layer": layers, "n_head": heads, "d_model": width, "context": context, "vocabulary": vocabulary}
-    config, options = configuration(model, shape | {"batch_size": batch, "accumulation": accumulation})
+    config, options = configuration(model, shape | {"batch_size": batch, "accumulation": accumulation}, settings or [])
     chosen = choose_precision(precision, options, found)
     if suggest is not None:
         given = {"--batch": batch, "--accumulation": accumulation, "--kernels": kernels, "--tune": tune, "--peer": peer}
@@ -126,7 +130,9 @@ def _speed(row: dict[str, Any]) -> tuple[str, str]:
     return "does not fit", ""
 
 
-def configuration(name: str, shape: Mapping[str, int | None]) -> tuple[EngineConfig, dict[str, dict[str, Any]]]:
+def configuration(
+    name: str, shape: Mapping[str, int | None], settings: Sequence[str] = ()
+) -> tuple[EngineConfig, dict[str, dict[str, Any]]]:
     """Return what is measured, and the plugins' options of an experiment.
 
     Parameters
@@ -135,11 +141,14 @@ def configuration(name: str, shape: Mapping[str, int | None]) -> tuple[EngineCon
         A model of the family, a bundled experiment, or an experiment's JSON file.
     shape
         Fields of the model and of the engine's configuration that differ from its; None leaves one as it is.
+    settings
+        Options of the engine, for instance ``engine.graph=false``.
 
     Raises
     ------
     AndreaError
-        When there is neither a model nor an experiment of this name, or the shape cannot be.
+        When there is neither a model nor an experiment of this name, the shape cannot be, or a setting is none of the
+        engine's.
     """
     import attrs
 
@@ -157,7 +166,25 @@ def configuration(name: str, shape: Mapping[str, int | None]) -> tuple[EngineCon
         if value < 1:
             raise AndreaError(f"{key} {value} is less than 1", "every size of a benchmark is at least 1")
     sizes = {key: given.pop(key) for key in MODEL_SIZES if key in given}
+    given["options"] = {**config.options, **_engine_options(settings)}
     return attrs.evolve(config, model=attrs.evolve(config.model, **sizes), **given), options
+
+
+def _engine_options(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the engine's options of `--set`; sizes have options of their own."""
+    from andrea.settings import parse_setting
+
+    found = {}
+    for setting in settings:
+        key, value = parse_setting(setting, example="engine.graph=false")
+        section, _, name = key.partition(".")
+        if section != "engine" or not name:
+            raise AndreaError(
+                f"--set {key}: a benchmark has only options of the engine to set",
+                "for instance --set engine.graph=false; sizes are --batch, --accumulation, --layers and so on",
+            )
+        found[name] = value
+    return found
 
 
 def _experiment(name: str) -> tuple[EngineConfig, dict[str, dict[str, Any]]]:

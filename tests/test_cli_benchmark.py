@@ -39,6 +39,25 @@ def test_measures_a_model_on_the_cpu():
     assert not {"device_ms", "host_ms", "memory_measured", "torch"} & set(found)
 
 
+def test_options_of_the_engine_can_be_set(monkeypatch):
+    """Also those of a card, checked anywhere; sizes have options of their own."""
+    asked = []
+    monkeypatch.setattr(benchmark, "measure", lambda config, *_: asked.append(config.options) or {})
+    call(*TINY, "--set", "engine.overlap=true", "--set", "engine.slices=2")
+    assert asked == [{"overlap": True, "slices": 2}]
+    wrong = {
+        "engine.overlap=1": "engine.overlap is 1",
+        "engine.overlpa=true": "no option overlpa",
+        "batch.batch_size=8": "--batch",
+        "engine=1": "for instance --set engine.graph=false",
+        "engine.graph": "not KEY=VALUE",
+    }
+    for setting, said in wrong.items():
+        with pytest.raises(AndreaError) as caught:
+            configuration("12M", {}, [setting])
+        assert said in f"{caught.value.message} {caught.value.hint}"
+
+
 def test_a_person_reads_unknown_where_nothing_is_known():
     """On the CPU no line pretends to know a card."""
     done = call(*TINY, "--steps", "1")
