@@ -8,9 +8,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from andrea.engine import EngineConfig
 from andrea.engine import operations as op
+from andrea.engine.benchmark import random_batch
+from andrea.engine.device import find_cards
 from andrea.engine.gemm import Problem
 from andrea.engine.gemm_hopper import HopperGemms, has_kernel
+from andrea.engine.model import ModelConfig
 
 ROWS = [1, 63, 64, 65, 127, 129, 1000, 8192]
 WIDTHS = [384, 768, 1536]
@@ -180,3 +184,31 @@ def test_more_elements_than_32_bits_count(bench, precision, close, epilogue):
         one = bench.problem(epilogue, 1, n, k)
         kept, result = (bench.card.get(at + int(row) * n * 2, (1, n), bench.type) for at in (aux, d))
         check(bench, close, precision.name, one, (a[row : row + 1], b), (result, kept))
+
+
+@pytest.mark.parametrize("width", [192, 768])
+def test_an_engine_trains_with_them(card, precision, width):
+    """Losses and gradients are near those of cuBLASLt's products, and a graph gives the same bits as launches."""
+    from andrea.engine.step import CudaEngine
+
+    if card.architecture != "sm_90a" or precision.storage not in ("float16", "bfloat16"):
+        pytest.skip(f"no wgmma products for {precision.name} on {card.architecture}")
+    device, results = find_cards()[0][0], {}
+    for name, options in {"ours": {}, "launches": {"graph": False}, "theirs": {"gemm": "cublaslt"}}.items():
+        model = ModelConfig(2, width // 64, width, context=64)
+        config = EngineConfig(
+            model, vocabulary=300, batch_size=3, options={"gemm": "hopper", "fused_gelu": True} | options
+        )
+        engine = CudaEngine(config, device, precision)
+        losses = [engine.train_step(step, *random_batch(config, seed=step)).row_losses for step in range(3)]
+        results[name] = np.concatenate(losses), np.concatenate([one.ravel() for one in engine.gradients().values()])
+        assert engine.fingerprint()["gemm"].startswith("cuBLASLt" if name == "theirs" else "hopper and cuBLASLt 1 and")
+        used = [key for key, how in engine._machine.gemms.used.items() if how.startswith("k_gemm_gelu")]
+        assert bool(used) == (name != "theirs")
+        engine.close()
+    (losses, gradient), (expected, reference) = results["ours"], results["theirs"]
+    assert losses.tobytes() == results["launches"][0].tobytes()
+    assert gradient.tobytes() == results["launches"][1].tobytes()
+    # cuBLASLt takes GELU of the sum, ours of what is stored of it: the difference is rounding to 16 bits.
+    np.testing.assert_allclose(losses, expected, rtol=1e-2)
+    assert np.linalg.norm(gradient - reference) <= 3e-2 * np.linalg.norm(reference)
