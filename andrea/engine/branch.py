@@ -30,7 +30,7 @@ def overlaps(config: EngineConfig) -> bool:
 
 
 def open_branch(side: bool) -> Branch:
-    """Create the main stream in the current context, and a side stream of lower priority."""
+    """Create the main stream in the current context, and with `side` a side stream of lower priority."""
     cuda = driver()
     if not side:
         return Branch(int(check(cuda.cuStreamCreate(STREAM_NON_BLOCKING), "cuStreamCreate")))
