@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from andrea import tokens
 from andrea.config import RunConfig
 from andrea.errors import AndreaError
 from andrea.filters import Report
@@ -18,9 +21,11 @@ from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
 from andrea.planning import Plan
 from andrea.registry import Chosen, create, find, register, source_digest
+from andrea.strict_json import to_json
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
 from andrea.types import Document, NeedsTextError, SourceSpec, Tokenizer, TokenizerRequest
-from andrea.workers import count_processes
+from andrea.unchanged import Memory, look
+from andrea.workers import count_processes, refuse_in_a_script_without_guard
 
 Progress = Callable[[str, int, int], None]
 
@@ -104,15 +109,28 @@ def open_data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrup
 def prepare_data(
     config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
 ) -> Prepared:
-    """Take the sources of a run to token files, or find them in the cache."""
+    """Take the sources of a run to token files, or find them in the cache: unread, where no file has changed."""
+    refuse_in_a_script_without_guard()
     asked = Asked(chosen, hooks, config.data.tokenizer)
-    return prepare(
+    tokenizer_key = _tokenizer_key(next(one for one in chosen if one.entry.kind == "tokenizer"), config, asked)
+    memory = Memory(
+        cache_folder(), _decides(config, chosen, tokenizer_key), partial(look, config.sources, asked.open_source)
+    )
+    if known := memory.recall():
+        try:
+            window = config.sampling.max_tokens
+            return reopen(cache_folder(), known, asked.make_tokenizer, progress, interrupts.stop_asked, window)
+        except StoppedError:
+            raise
+        except AndreaError:
+            pass  # gone or damaged: made again
+    prepared = prepare(
         config.sources,
         open_source=asked.open_source,
         keep_document=asked.keep_document,
         identify_document=asked.identify_document,
         make_tokenizer=asked.make_tokenizer,
-        tokenizer_key=_tokenizer_key(next(one for one in chosen if one.entry.kind == "tokenizer"), config, asked),
+        tokenizer_key=tokenizer_key,
         cache=cache_folder(),
         held_out_share=config.data.held_out_share,
         mix=config.data.mix,
@@ -121,6 +139,19 @@ def prepare_data(
         stopped=interrupts.stop_asked,
         processes=count_processes(),
     )
+    memory.remember(prepared.sha256)
+    return prepared
+
+
+def _decides(config: RunConfig, chosen: Sequence[Chosen], tokenizer_key: str) -> list[Any]:
+    """Return what decides the data beside the text: what is asked for, and the code that answers."""
+    code = [
+        [one.name, one.entry.version, source_digest(one.entry.load()), dict(one.options)]
+        for one in chosen
+        if one.entry.kind in ("source", "filter")
+    ]
+    asked = to_json([config.sources, config.data, config.sampling.max_tokens])
+    return [asked, tokenizer_key, code, source_digest(tokens), sys.version]
 
 
 def _tokenizer_key(tokenizer: Chosen, config: RunConfig, asked: Asked) -> str:

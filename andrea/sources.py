@@ -112,9 +112,13 @@ class Documents:
     ----------
     read
         Begins to read from the start; called for every pass.
+    files
+        Gives (path, name) of every file that decides what is read, as `find_files` does. Where all readers of an
+        experiment do, data is found again without reading it while no file has changed. None: it is always read.
     """
 
     read: Callable[[], Iterator[Document]]
+    files: Callable[[], Iterable[tuple[Path, str]]] | None = None
 
     def __iter__(self) -> Iterator[Document]:
         return self.read()

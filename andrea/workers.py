@@ -103,7 +103,8 @@ class Workers:
                     raise  # the work's own
             except BrokenProcessPool as error:
                 raise AndreaError(
-                    "a process that prepares data was ended from outside, perhaps for want of memory",
+                    "a process that prepares data has ended, for the reason above or, if there is none, from outside, "
+                    "perhaps for want of memory",
                     "the same command goes on from there; ANDREA_PROCESSES=1 needs the least memory",
                 ) from error
 
@@ -120,6 +121,24 @@ def count_processes() -> int:
     if not asked.isdecimal() or int(asked) < 1:
         raise AndreaError(f"ANDREA_PROCESSES is {asked!r}", "give a number of processes from 1 up, or unset it")
     return int(asked)
+
+
+def refuse_in_a_script_without_guard() -> None:
+    """Refuse work in a process that is only importing the script that started it.
+
+    A spawned process imports the caller's script first. One that trains at its top level would train there too, and
+    wait for what its parent holds while the parent waits for it.
+
+    Raises
+    ------
+    AndreaError
+        In such a process.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself tells it
+        raise AndreaError(
+            "this script begins anew in the processes that it starts to prepare data",
+            'put what it does under: if __name__ == "__main__":',
+        )
 
 
 def asked_to_end() -> bool:

@@ -66,6 +66,7 @@ RULES = {
         *BASE,
         *ours("human", "known", "seal", "sources", "filters", "split", "words", "workers", "store", "tokenfile"),
     ),
+    "andrea.unchanged": (*BASE, *ours("tokenfile", "tokens")),
     "andrea.batches": (*BASE, *ours("tokenfile", "tokens")),
     "andrea.bigram": (*BASE, "andrea.tokens"),
     "andrea.diet": (*BASE, "andrea.tokenfile"),
@@ -95,7 +96,8 @@ RULES = {
     ),
     "andrea.run_data": (
         *BASE,
-        *ours("filters", "workers", "tokens", "config", "registry", "loop", "interrupts", "planning"),
+        *ours("filters", "workers", "tokens", "config", "registry", "loop", "interrupts", "planning", "strict_json"),
+        "andrea.unchanged",
     ),
     "andrea.fingerprint": ("andrea", *BASE, *ours("registry", "tokens", "planning")),
     "andrea.assembly": (*PARTS, *ours("planning", "run_data", "fingerprint")),

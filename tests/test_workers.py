@@ -82,7 +82,7 @@ def test_a_killed_process_is_an_error_that_says_what_to_do():
     """A process killed from outside is named, and how to go on."""
     with Workers(1 + 1, None, lambda: None) as workers:
         workers.start()
-        with pytest.raises(AndreaError, match="ended from outside") as caught:
+        with pytest.raises(AndreaError, match="has ended") as caught:
             workers.submit(die, 0)()
     assert "ANDREA_PROCESSES=1" in caught.value.hint
 
@@ -147,3 +147,21 @@ def test_the_number_of_processes(monkeypatch):
         monkeypatch.setenv("ANDREA_PROCESSES", wrong)
         with pytest.raises(AndreaError, match="ANDREA_PROCESSES is"):
             count_processes()
+
+
+def test_a_script_that_begins_anew_in_its_processes_is_told(tmp_path):
+    """A script without a guard ends with an error that shows the guard, where it would wait for itself for ever."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import operator\n"
+        "from andrea.workers import Workers, refuse_in_a_script_without_guard\n"
+        "refuse_in_a_script_without_guard()\n"
+        "with Workers(2, 10, lambda: None) as workers:\n"
+        "    workers.start()\n"
+        "    print(workers.submit(operator.add, 1)())\n"
+    )
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert 'put what it does under: if __name__ == "__main__":' in done.stderr
+    assert "a process that prepares data has ended" in done.stderr

@@ -48,7 +48,7 @@ def open_source(spec: SourceSpec) -> Documents:
         check_roles(options.roles)
         if not options.gap >= 0:
             raise AndreaError(f"gap is {options.gap}", "give minutes from 0 up; a day, 1440, never ends a conversation")
-    return Documents(partial(_read, options))
+    return Documents(partial(_read, options), partial(find_files, options.path, options.suffixes))
 
 
 def _read(options: Options) -> Iterator[Document]:

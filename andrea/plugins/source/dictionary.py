@@ -36,7 +36,7 @@ def open_source(spec: SourceSpec) -> Documents:
     options = read_options(spec, Options)
     if "{word}" not in options.prompt:
         raise AndreaError(f"source {spec.name}: prompt {options.prompt!r} has no {{word}}", 'as in "define {word}"')
-    return Documents(partial(_read, options))
+    return Documents(partial(_read, options), partial(_files, options))
 
 
 def _read(options: Options) -> Iterator[Document]:
@@ -45,6 +45,13 @@ def _read(options: Options) -> Iterator[Document]:
         for place, word, definition in entries:
             turns = [Turn(PROMPT, options.prompt.replace("{word}", word)), Turn(REPLY, definition)]
             yield Document(text=render(turns), name=f"{name} {place}", group=f"word {word.lower()}")
+
+
+def _files(options: Options) -> Iterator[tuple[Path, str]]:
+    for path, name in find_files(options.path, options.suffixes):
+        yield path, name
+        if path.suffix == ".index":
+            yield _texts(path), f"{name} texts"
 
 
 def _rows(path: Path, options: Options) -> Iterator[tuple[str, str, str]]:

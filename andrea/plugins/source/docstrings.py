@@ -39,19 +39,30 @@ def open_source(spec: SourceSpec) -> Documents:
             f"source {spec.name}: source.docstrings is told to read nothing",
             'give "packages": ["numpy"], "standard_library": true or "topics": true',
         )
-    return Documents(partial(_read, options))
+    return Documents(partial(_read, options), partial(_files, options))
 
 
 def _read(options: Options) -> Iterator[Document]:
+    for module, path in _modules(options):
+        yield from _comments(module, path) if options.comments else _docstrings(module, path)
+    if options.topics:
+        yield from _topics()
+
+
+def _files(options: Options) -> Iterator[tuple[Path, str]]:
+    for module, path in _modules(options):
+        yield path, module
+    if options.topics:
+        yield _topics_file(), "topics"
+
+
+def _modules(options: Options) -> list[tuple[str, Path]]:
     modules: dict[str, Path] = {}
     for package in options.packages:
         modules |= _modules_of(package)
     if options.standard_library:
         modules |= _standard_library()
-    for module, path in sorted(modules.items()):
-        yield from _comments(module, path) if options.comments else _docstrings(module, path)
-    if options.topics:
-        yield from _topics()
+    return sorted(modules.items())
 
 
 def _modules_of(package: str) -> dict[str, Path]:
@@ -122,8 +133,12 @@ def _walk(node: Documented, name: str) -> Iterator[tuple[str, Documented]]:
             yield from _walk(child, f"{name}.{child.name}" if name else child.name)
 
 
+def _topics_file() -> Path:
+    return Path(sysconfig.get_path("stdlib"), "pydoc_data", "topics.py")
+
+
 def _topics() -> Iterator[Document]:
-    path = Path(sysconfig.get_path("stdlib"), "pydoc_data", "topics.py")
+    path = _topics_file()
     tree = _parse(path)
     values = [node.value for node in tree.body if isinstance(node, ast.Assign)] if tree else []
     topics: dict[str, str] = next((ast.literal_eval(value) for value in values if isinstance(value, ast.Dict)), {})

@@ -34,7 +34,8 @@ class Options:
 @hookimpl
 def open_source(spec: SourceSpec) -> Documents:
     """Read works in pieces; the group is a file's path relative to the given folder."""
-    return Documents(partial(_read, read_options(spec, Options)))
+    options = read_options(spec, Options)
+    return Documents(partial(_read, options), partial(find_files, options.path, options.suffixes))
 
 
 def _read(options: Options) -> Iterator[Document]:

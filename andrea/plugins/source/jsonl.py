@@ -33,7 +33,7 @@ def open_source(spec: SourceSpec) -> Documents:
         raise AndreaError(f"together is {options.together}", "at least 1: so many lines in a row are one work")
     if options.together > 1 and options.group is not None:
         raise AndreaError("group and together both say what a work is", "leave out one of them")
-    return Documents(partial(_read, options))
+    return Documents(partial(_read, options), partial(find_files, options.path, options.suffixes))
 
 
 def _read(options: Options) -> Iterator[Document]:

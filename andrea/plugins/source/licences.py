@@ -26,17 +26,18 @@ class Options:
 @hookimpl
 def open_source(spec: SourceSpec) -> Documents:
     """Read Python's own licence and those of the named distributions; the group is the file."""
-    return Documents(partial(_read, read_options(spec, Options)))
+    options = read_options(spec, Options)
+    return Documents(partial(_read, options), partial(_files, options.distributions))
 
 
 def _read(options: Options) -> Iterator[Document]:
-    for name, path in _files(options.distributions):
+    for path, name in _files(options.distributions):
         for number, text in enumerate(cut_text(read_text(path), options.chunk)):
             yield Document(text=text, name=f"{name} {number}", group=name)
 
 
-def _files(distributions: list[str]) -> list[tuple[str, Path]]:
-    """Return the licence files by a name that does not depend on where they are installed."""
+def _files(distributions: list[str]) -> list[tuple[Path, str]]:
+    """Return the licence files, each with a name that does not depend on where it is installed."""
     found = {}
     own = Path(sysconfig.get_path("stdlib")) / "LICENSE.txt"
     if own.is_file():
@@ -55,4 +56,4 @@ def _files(distributions: list[str]) -> list[tuple[str, Path]]:
                 found[f"{distribution}/{file.as_posix()}"] = path
     if not found:
         raise AndreaError("neither Python nor a named distribution has a licence text here", "name some: numpy, rich")
-    return sorted(found.items())
+    return [(path, name) for name, path in sorted(found.items())]

@@ -28,7 +28,7 @@ def open_source(spec: SourceSpec) -> Documents:
     """Read a document from every row."""
     options = read_options(spec, Options)
     import_extra("pyarrow", "hub", f"source {spec.name} reads Parquet files")
-    return Documents(partial(_read, options))
+    return Documents(partial(_read, options), partial(find_files, options.path, options.suffixes))
 
 
 def _read(options: Options) -> Iterator[Document]:
