@@ -64,7 +64,7 @@ run_curves() { $PYTHON benchmarks/curves.py --out "$OUT/curves.json"; }
 
 run_bench() { $PYTHON benchmarks/bench.py --out "$OUT/bench.json"; }
 
-run_start() { $PYTHON benchmarks/start.py --out "$OUT/start.json"; }
+run_start() { $PYTHON benchmarks/start.py --out "$OUT/start.json" --profile "$OUT/start.txt"; }
 
 run_run() { $PYTHON benchmarks/real_run.py --out "$OUT/run.json"; }
 

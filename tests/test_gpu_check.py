@@ -231,12 +231,13 @@ def test_a_start_is_measured_to_its_first_step(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / name))
     out = tmp_path / "start.json"
     monkeypatch.setattr(sys, "argv", ["start.py", "--device", "cpu", "--only", "12M:8", "--warm", "2"])
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--out", str(out), "--profile", str(tmp_path / "profile.txt")])
     monkeypatch.setattr(start, "POINTS", {"12M:8": (60.0, 0.01)})
     assert start.main() == 1
     found = json.loads(out.read_text())["12M:8"]
     assert list(found["claims"].values()) == [True, False]
     assert 0 < min(found["warm_seconds"]) < 60
+    assert "(open_run)" in (tmp_path / "profile.txt").read_text()
     assert len(found["warm_seconds"]) == 2
     with pytest.raises(SystemExit, match=r"ended with 2:\n.*missing\.json"):
         start.first_step(tmp_path / "missing.json", "cpu", tmp_path / "none")
