@@ -93,8 +93,12 @@ def bench(request, card, precision, storage):
 
 
 def check(bench, close, name, p, given, results):
-    """Compare with the twin: the product itself, and what follows from the product that was kept."""
-    product, (d, aux) = bench.twin(p, *given[:2]), results
+    """Compare with the twin: the product, and what follows from the product that was kept. Of many rows, some."""
+    assert all((result.view(np.uint16) != 0xFFFF).all() for result in results), "an element was not written"
+    rows = np.arange(p.m)
+    if p.m > 1000:
+        rows = np.unique(np.concatenate([rows[:200], rows[-200:], bench.random.integers(0, p.m, 200)]))
+    product, (d, aux) = bench.twin(p, given[0][rows], given[1]), (result[rows] for result in results)
     act, slope = op._gelu_and_slope(bench.back(aux))
     if p.epilogue == "gelu":
         close(aux, product, name)
@@ -143,7 +147,7 @@ def test_numbers_far_from_zero(bench, precision, close, epilogue):
 
 
 @pytest.mark.parametrize("epilogue", ["gelu", "dgelu"])
-@pytest.mark.parametrize("m", [8192, 1000])
+@pytest.mark.parametrize("m", [5000, 1000])
 def test_a_thousand_products_give_the_same_bits(bench, epilogue, m):
     """Whichever block is first, and whatever is still on its way: 1,000 launches in a row, compared each."""
     p = bench.problem(epilogue, m, 3072 if m == 1000 else 1536, 384)
