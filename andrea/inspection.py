@@ -19,6 +19,7 @@ from andrea.registry import create, register
 from andrea.sources import missing, read_source
 from andrea.strict_json import read_json
 from andrea.tokenfile import TokenFile
+from andrea.tokens import is_read_only
 from andrea.types import SourceSpec
 
 
@@ -127,6 +128,8 @@ def _try_cache(cache: Path) -> tuple[str, list[str]]:
         with tempfile.TemporaryFile(dir=place):
             return f"{cache}, {free / 2**30:.0f} GiB free", []
     except OSError as error:
+        if is_read_only(cache, error):
+            return f"{cache}, which can only be read: what was prepared there is found, and nothing is added", []
         said = f"the cache {cache} cannot be written: {error.strerror or error}"
         return str(cache), [str(AndreaError(said, f"{cure(error)}, or name another folder: ANDREA_CACHE=FOLDER"))]
 

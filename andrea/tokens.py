@@ -8,9 +8,11 @@ and filters.
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -238,7 +240,7 @@ def prepare(
     """
     asks = Asks(open_source, keep_document, identify_document, make_tokenizer)
     task = _Task(asks, held_out_share, progress, stopped, cache, _shares(sources, mix), tokenizer_key, window)
-    with _writing(cache), _locked(task), _scratch(cache) as folder, task.workers(processes) as workers:
+    with _writing(cache), _locked(task) as own, _scratch(cache, own) as folder, task.workers(processes) as workers:
         stores = _read_all(sources, folder, workers, task, small_bytes)
         counted = _begin_counting(stores, workers, task)
         tokenizer, saved = _obtain_tokenizer(stores, task)
@@ -437,9 +439,12 @@ def _obtain_tokenizer(stores: Sequence[Store], task: _Task) -> tuple[Tokenizer, 
     sample = functools.partial(_sample, stores, task)
     trained = None
     if not is_whole(folder):
+        partial = partial_name(folder)
+        partial.mkdir()  # first, for training is in vain where nothing can be kept
         task.tick("training the tokenizer", 0, 1)
         trained = task.asks.make_tokenizer(TokenizerRequest(sample))
-        _publish_tokenizer(trained, folder)
+        trained.save(partial)
+        publish_folder(partial, folder)
         task.tick("training the tokenizer", 1, 1)
     tokenizer = task.asks.make_tokenizer(TokenizerRequest(sample, saved=folder))
     if trained is not None and trained.fingerprint != tokenizer.fingerprint:
@@ -447,13 +452,6 @@ def _obtain_tokenizer(stores: Sequence[Store], task: _Task) -> tuple[Tokenizer, 
         unseal(folder)
         raise ValueError("the tokenizer that was saved and loaded is not the one that was trained")
     return tokenizer, folder
-
-
-def _publish_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    partial = partial_name(folder)
-    partial.mkdir()
-    tokenizer.save(partial)
-    publish_folder(partial, folder)
 
 
 @frozen(eq=False)
@@ -677,8 +675,15 @@ def _writing(cache: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _scratch(cache: Path) -> Iterator[Path]:
-    """Make a folder for texts on their way; one that a killed preparation left is cleared away by the next."""
+def _scratch(cache: Path, own: bool) -> Iterator[Path]:
+    """Make a folder for texts on their way; one that a killed preparation left is cleared away by the next.
+
+    Beside a cache that can only be read it is one of the system's temporary folders.
+    """
+    if not own:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+        return
     (cache / "scratch").mkdir(exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(".partial", dir=cache / "scratch", ignore_cleanup_errors=True) as folder:
@@ -689,18 +694,40 @@ def _scratch(cache: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(task: _Task) -> Iterator[None]:
-    """Let one preparation at a time work in a cache; clear away what a killed one, or this one, left half written."""
+def _locked(task: _Task) -> Iterator[bool]:
+    """Let one preparation at a time work in a cache; clear away what a killed one, or this one, left half written.
+
+    Gives False for a cache that can only be read. It needs no lock: what has its name there is whole.
+    """
     task.cache.mkdir(parents=True, exist_ok=True)
-    with (task.cache / "lock").open("w") as file:
+    file = _open_lock(task.cache)
+    if file is None:
+        yield False
+        return
+    with file:
         while not _lock(file):
             task.tick("waiting for another preparation", 0)
             time.sleep(0.1)
         _clear(task.cache)
         try:
-            yield
+            yield True
         finally:
             _clear(task.cache)
+
+
+def _open_lock(cache: Path) -> IO[str] | None:
+    """Open the lock of a cache; None where nothing can be written, if anything was prepared there."""
+    try:
+        return (cache / "lock").open("w")
+    except OSError as error:
+        if not is_read_only(cache, error):
+            raise
+    return (cache / "lock").open() if os.access(cache, os.W_OK) else None  # another user's file can be locked too
+
+
+def is_read_only(cache: Path, refusal: OSError) -> bool:
+    """Say whether a cache in which something was prepared can only be read, from what writing was refused with."""
+    return refusal.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and (cache / "prepared").is_dir()
 
 
 def _clear(cache: Path) -> None:

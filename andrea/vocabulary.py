@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from andrea.registry import Chosen, available, create, describe, find, register
 from andrea.rng import Draws
 from andrea.run_data import cache_folder, prepare_data
 from andrea.settings import parse_setting
-from andrea.tokenfile import TokenFile, partial_name, write_whole
+from andrea.tokenfile import TokenFile, partial_name
 from andrea.tokens import Prepared, reopen, sample_budgets
 from andrea.types import Tokenizer, TokenizerRequest
 
@@ -111,12 +112,13 @@ def prepare_text(
     """
     name = what[0] if what else "quickstart"
     readers: Sequence[str] = ()
-    if len(what) > 1 or (Path(name).is_file() and Path(name).suffix != ".json"):
-        readers = list(dict.fromkeys(map(_reader_of, what)))
-        own = [setting for setting in settings if setting.startswith(tuple(f"{reader}." for reader in readers))]
-        name, settings = str(_experiment_of_files(what, own)), [one for one in settings if one not in own]
-    request = Request(experiment=name, plugins=plugins, settings=settings, device="cpu", data=data)
-    planned = plan(request, lambda line: None)
+    with tempfile.TemporaryDirectory() as folder:
+        if len(what) > 1 or (Path(name).is_file() and Path(name).suffix != ".json"):
+            readers = list(dict.fromkeys(map(_reader_of, what)))
+            own = [setting for setting in settings if setting.startswith(tuple(f"{reader}." for reader in readers))]
+            name, settings = _experiment_of_files(what, own, Path(folder)), [one for one in settings if one not in own]
+        request = Request(experiment=name, plugins=plugins, settings=settings, device="cpu", data=data)
+        planned = plan(request, lambda line: None)
     hooks = Hooks(register(create(planned.chosen, planned.config.source_names)))
     tokenizer = next(one for one in planned.chosen if one.entry.kind == "tokenizer")
     with _advising(readers):
@@ -136,8 +138,8 @@ def _advising(readers: Sequence[str]) -> Iterator[None]:
         raise AndreaError(error.message, f"{error.hint}\noptions of the reader: --set {of[0]}.OPTION=VALUE") from error
 
 
-def _experiment_of_files(files: Sequence[str], settings: Sequence[str]) -> Path:
-    """Write an experiment whose text is that of plain files, a source for each reader; return its path in the cache."""
+def _experiment_of_files(files: Sequence[str], settings: Sequence[str], folder: Path) -> str:
+    """Write an experiment whose text is that of plain files, a source for each reader; return its path."""
     options: dict[str, dict[str, Any]] = {}
     for setting in settings:
         key, value = parse_setting(setting)
@@ -166,10 +168,9 @@ def _experiment_of_files(files: Sequence[str], settings: Sequence[str]) -> Path:
     # Whatever else an experiment needs, a model for instance, is no matter here.
     value = {**read_experiment("quickstart")[0], "name": "files", "sources": sources, "plugins": {}}
     value["data"] = {"mix": sizes}
-    place = cache_folder() / "files.json"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, json.dumps(value, indent=1).encode())
-    return place
+    place = folder / "files.json"
+    place.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    return str(place)
 
 
 def _reader_of(name: str) -> str:
