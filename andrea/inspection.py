@@ -143,7 +143,7 @@ def examine(experiment: str | None, data: Path | None = None) -> dict[str, Any]:
     from andrea import __version__
     from andrea.engine.device import find_cards, missing_compiler
     from andrea.planning import Request, plan
-    from andrea.run_data import Asked, cache_folder, given_tokenizer
+    from andrea.run_data import Asked, cache_folder, check_sources, given_tokenizer
 
     cards, reason = find_cards()
     problems: list[str] = []
@@ -151,7 +151,10 @@ def examine(experiment: str | None, data: Path | None = None) -> dict[str, Any]:
         planned = plan(Request(experiment=experiment, data=data), lambda line: None)
         hooks = Hooks(register(create(planned.chosen, planned.config.source_names)))
         problems += _unread(planned.config.sources, hooks)
-        given_tokenizer(Asked(planned.chosen, hooks, planned.config.data.tokenizer))
+        asked = Asked(planned.chosen, hooks, planned.config.data.tokenizer)
+        given_tokenizer(asked)
+        if not problems:
+            check_sources(planned.config, planned.chosen, asked)
     except AndreaError as error:
         problems.append(str(error))
     cache, unwritable = _try_cache(cache_folder())

@@ -20,7 +20,8 @@ from andrea.filters import Report
 from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
 from andrea.planning import Plan
-from andrea.registry import Chosen, create, find, register, source_digest
+from andrea.registry import Chosen, create, find, path_options, register, source_digest
+from andrea.sources import refuse_twice
 from andrea.strict_json import to_json
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
 from andrea.types import Document, NeedsTextError, SourceSpec, Tokenizer, TokenizerRequest
@@ -124,6 +125,7 @@ def prepare_data(
             raise
         except AndreaError:
             pass  # gone or damaged: made again
+    check_sources(config, chosen, asked)
     prepared = prepare(
         config.sources,
         open_source=asked.open_source,
@@ -141,6 +143,19 @@ def prepare_data(
     )
     memory.remember(prepared.sha256)
     return prepared
+
+
+def check_sources(config: RunConfig, chosen: Sequence[Chosen], asked: Asked) -> None:
+    """Refuse a file that is given twice, as `refuse_twice`, unless a filter knows what was there before.
+
+    Raises
+    ------
+    AndreaError
+        Naming the file.
+    """
+    filters = [one.entry.load() for one in chosen if one.entry.kind == "filter"]
+    if not any(hasattr(one, "identify_document") for one in filters):
+        refuse_twice(config.sources, asked.open_source, path_options)
 
 
 def _decides(config: RunConfig, chosen: Sequence[Chosen], tokenizer_key: str) -> list[Any]:
@@ -186,6 +201,7 @@ def survey_data(
     """Read and filter the sources of a run, write nothing, and say what would become of each."""
     asked = Asked(chosen, hooks, config.data.tokenizer)
     given_tokenizer(asked)
+    check_sources(config, chosen, asked)
     return survey(
         config.sources,
         open_source=asked.open_source,

@@ -12,6 +12,7 @@ import fnmatch
 import glob
 import gzip
 import io
+import json
 import os
 import re
 import types
@@ -122,6 +123,56 @@ class Documents:
 
     def __iter__(self) -> Iterator[Document]:
         return self.read()
+
+
+SAME_TEXT = ("suffixes", "chunk")  # options of readers under which the text of a file is the same
+
+
+def refuse_twice(
+    sources: Sequence[SourceSpec],
+    open_source: Callable[[SourceSpec], Iterable[Document] | None],
+    paths: Callable[[str], Collection[str]],
+) -> None:
+    """Refuse a file that two sources, or two inputs of one, read in the same way.
+
+    That is by the same reader, with the same options but for paths, `suffixes` and `chunk`; under other options, of a
+    field or a condition for instance, a file gives other text.
+
+    Parameters
+    ----------
+    sources
+        Of an experiment.
+    open_source
+        Asks the reader that a description names. One that names no files is passed over.
+    paths
+        Which options of a reader are paths.
+
+    Raises
+    ------
+    AndreaError
+        Naming the file, and who gives it.
+    """
+    alike: dict[str, list[tuple[str, SourceSpec]]] = {}
+    for spec in sources:
+        for number, part in enumerate(spec.parts, start=1):
+            chosen = {*SAME_TEXT, *paths(part.reader)}
+            how = json.dumps([part.reader, {k: v for k, v in part.options.items() if k not in chosen}], sort_keys=True)
+            giver = f"source {spec.name}" + (f", input {number}" if spec.inputs else "")
+            alike.setdefault(how, []).append((giver, part))
+    for parts in alike.values():
+        given: dict[Path, str] = {}
+        for giver, part in parts if len(parts) > 1 else ():
+            with naming(part.name):
+                files = getattr(open_source(part), "files", None) or tuple
+                found = {path.resolve(): path for path, _ in files()}
+            if twice := given.keys() & found.keys():
+                one = min(twice)
+                raise AndreaError(
+                    f"{found[one]} is given twice, by {given[one]} and by {giver}",
+                    "leave one out: its text would count twice, and one would train on what the other holds out; "
+                    "or keep the first of every text: --plugin filter.duplicate",
+                )
+            given |= dict.fromkeys(found, giver)
 
 
 # -- options of a reader -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,64 @@ def test_a_dry_run_writes_nothing_and_reports_what_a_preparation_would(filtered,
     dropped = reports[2]["dropped"]["duplicate of an earlier document"]
     assert dropped == 2 * reports[0]["kept"]  # both inputs repeat the first source
     assert manifests[2]["licences"] == ["CC0", "CC0", "CC0"]
+
+
+def text(name, path, **options):
+    return {"name": name, "reader": "source.text", "options": {"path": path, **options}}
+
+
+TWICE = [
+    ([text("a", "texts"), text("b", "texts/1.txt")], "by source a and by source b"),
+    ([text("a", "texts/*.txt", chunk=100), text("b", "texts", suffixes=["1.txt"])], "by source a and by source b"),
+    (
+        [{"name": "a", "inputs": [{"reader": "source.text", "options": {"path": "texts/1.txt"}}] * 2}],
+        "by source a, input 1 and by source a, input 2",
+    ),
+]
+
+
+@pytest.fixture
+def texts(current_folder):
+    """Make a folder with three texts, one of which has rows."""
+    (current_folder / "texts").mkdir()
+    for number in range(2):
+        lines = (f"line {line} of text {number}, which has some words\n\n" for line in range(600))
+        (current_folder / f"texts/{number}.txt").write_text("".join(lines))
+    (current_folder / "texts/rows.jsonl").write_text('{"text": "ask for rain", "reply": "it grows"}\n' * 40)
+
+
+@pytest.mark.parametrize(("sources", "said"), TWICE)
+def test_a_file_of_two_sources_is_refused(texts, andrea, tiny, write_experiment, sources, said):
+    """Its text would count twice, and one would train on what the other holds out."""
+    tiny["sources"] = sources
+    name = write_experiment(tiny)
+    for command in (("prepare", name), ("prepare", name, "--dry-run"), ("run", name, "--device", "cpu")):
+        ended = andrea(*command)
+        assert ended.code == 2
+        assert "texts/1.txt is given twice, " + said in ended.err.replace(f"{Path.cwd()}/", "")
+        assert "reading" not in ended.err
+    ended = andrea("doctor", name)
+    assert (ended.code, "is given twice" in ended.out) == (2, True)
+
+
+def test_a_filter_that_knows_duplicates_allows_a_file_twice(texts, andrea, tiny, write_experiment):
+    """What was there before is dropped, so that one source may be a part of another's folder."""
+    tiny["sources"] = [text("part", "texts/1.txt"), text("rest", "texts")]
+    tiny["plugins"]["filter.duplicate"] = {}
+    ended = andrea("prepare", write_experiment(tiny), "--json")
+    assert ended.code == 0, ended.err
+    part, rest = json.loads(ended.out)["sources"]
+    assert rest["dropped"] == {"duplicate of an earlier document": part["kept"]}
+
+
+def test_a_file_may_give_two_sources_other_text(texts, andrea, tiny, write_experiment):
+    """Two fields of the same rows are two sources."""
+    tiny["sources"] = [
+        {"name": name, "reader": "source.jsonl", "options": {"path": "texts/rows.jsonl", "text": name}}
+        for name in ("text", "reply")
+    ]
+    ended = andrea("prepare", write_experiment(tiny))
+    assert ended.code == 0, ended.err
 
 
 def test_processes_prepare_the_same(filtered, andrea, current_folder, monkeypatch):

@@ -96,8 +96,8 @@ RULES = {
     ),
     "andrea.run_data": (
         *BASE,
-        *ours("filters", "workers", "tokens", "config", "registry", "loop", "interrupts", "planning", "strict_json"),
-        "andrea.unchanged",
+        *ours("sources", "filters", "workers", "tokens", "config", "registry", "loop", "interrupts", "planning"),
+        *ours("strict_json", "unchanged"),
     ),
     "andrea.fingerprint": ("andrea", *BASE, *ours("registry", "tokens", "planning")),
     "andrea.assembly": (*PARTS, *ours("planning", "run_data", "fingerprint")),
