@@ -177,6 +177,10 @@ def test_all_faults_are_reported_at_once(tiny):
         (["evaluation", "rows"], 0, "evaluation.rows is 0"),
         (["schedule", "peak"], 0, "schedule.peak"),
         (["data"], {"held_out_share": 1}, "held_out_share is 1"),
+        (["data"], {"mix": {"one": 1, "on": 2}}, "data.mix names 'on', which is no source"),
+        (["data"], {"mix": {"one": 0}}, "which are no shares"),
+        (["data"], {"mix": {"one": 2, "two": -1}}, "which are no shares"),
+        (["data"], {"mix": {}}, "which are no shares"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(tiny, path, wrong, said):
