@@ -99,8 +99,9 @@ __device__ __forceinline__ void find_tile(int m, int n, int& row, int& column) {
 // registers.
 
 constexpr int DEPTH = 8, THREADS = 256, WIDTH = 128 + 4;
-// Two blocks a multiprocessor leave 128 registers a thread: enough, but not for the compiler of CUDA 12 on sm_90.
-constexpr int RESIDENT = __CUDACC_VER_MAJOR__ < 13 ? 1 : 2;
+// Two blocks a multiprocessor leave 128 registers a thread: enough, but not for the compilers of CUDA 12 and 13.0 on
+// sm_90.
+constexpr int RESIDENT = __CUDACC_VER_MAJOR__ < 13 || __CUDA_ARCH__ == 900 ? 1 : 2;
 constexpr int LOADS = 128 * DEPTH / 4 / THREADS;
 
 // Four neighbours in memory of a matrix stored [rows, columns]; zeros beyond.

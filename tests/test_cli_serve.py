@@ -34,9 +34,9 @@ def test_a_port_in_use_is_said(andrea, current_folder):
     assert "--port 0 for a free one" in ended.err
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 300, "", "203.0.113.1"])
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a" * 300, "203.0.113.1"])
 def test_a_host_that_is_not_this_machine_is_said(andrea, current_folder, host):
-    """An unknown name, no name, an address of another machine."""
+    """An unknown name, one that cannot be, an address of another machine."""
     (current_folder / "runs").mkdir()
     ended = andrea("serve", "--host", host, "--port", 0)
     assert (ended.code, ended.err.startswith(f"error: cannot listen at {host}, port 0: ")) == (2, True)
