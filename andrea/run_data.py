@@ -21,11 +21,11 @@ from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
 from andrea.planning import Plan
 from andrea.registry import Chosen, create, find, path_options, register, source_digest
-from andrea.sources import refuse_twice
+from andrea.sources import find_files, refuse_twice
 from andrea.strict_json import to_json
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
 from andrea.types import Document, NeedsTextError, SourceSpec, Tokenizer, TokenizerRequest
-from andrea.unchanged import Memory, look
+from andrea.unchanged import Looks, Memo, look
 from andrea.workers import count_processes, refuse_in_a_script_without_guard
 
 Progress = Callable[[str, int, int], None]
@@ -53,9 +53,10 @@ class Asked:
         kinds = ("source", "filter", "tokenizer")
         self._plugins = [(one.name, dict(one.options)) for one in chosen if one.entry.kind in kinds]
         self._hooks, self.saved = hooks, saved
+        self._opened: dict[str, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_plugins": self._plugins, "_hooks": None, "saved": self.saved}
+        return {"_plugins": self._plugins, "_hooks": None, "saved": self.saved, "_opened": {}}
 
     @property
     def hooks(self) -> Hooks:
@@ -66,8 +67,25 @@ class Asked:
         return self._hooks
 
     def open_source(self, spec: SourceSpec) -> Any:
-        """Ask the reader of a source."""
-        return self.hooks.open_source(spec)
+        """Ask the reader of a source, once: some ask over the network, and documents can be read again."""
+        key = json.dumps(to_json(spec), sort_keys=True)
+        if key not in self._opened:
+            self._opened[key] = self.hooks.open_source(spec)
+        return self._opened[key]
+
+    def files(self, sources: Sequence[SourceSpec]) -> list[tuple[Path, str]] | None:
+        """Return all files that the sources are read from, and those that filters are told of; None when not known."""
+        found: list[tuple[Path, str]] = []
+        for part in (part for spec in sources for part in spec.parts):
+            files = getattr(self.open_source(part), "files", None)
+            if files is None:
+                return None
+            found += files()
+        for name, options in self._plugins:
+            if name.startswith("filter."):
+                given = (options[key] for key in path_options(name) if options.get(key))
+                found += (file for path in given for file in find_files(path))
+        return found
 
     def keep_document(self, document: Document, source: str) -> str | None:
         """Ask the filters."""
@@ -92,40 +110,41 @@ def open_data(plan: Plan, hooks: Hooks, progress: Progress, interrupts: Interrup
     """
     if plan.snapshot is None:
         return prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
-    wanted, window = str(plan.snapshot.record["data_sha256"]), plan.config.sampling.max_tokens
-    try:
-        return reopen(cache_folder(), wanted, hooks.make_tokenizer, progress, interrupts.stop_asked, window)
-    except StoppedError:
-        raise
-    except AndreaError as gone:
-        prepared = prepare_data(plan.config, plan.chosen, hooks, progress, interrupts)
-        if prepared.sha256 != wanted:
-            raise AndreaError(
-                f"{gone.message}, and the sources give other data now than the run was trained on",
-                "restore the sources, or begin a new run",
-            ) from None
-        return prepared
+    wanted = str(plan.snapshot.record["data_sha256"])
+    found = _reopened(wanted, plan.config, hooks.make_tokenizer, progress, interrupts)
+    if isinstance(found, Prepared):
+        return found
+    prepared = prepare_data(plan.config, plan.chosen, hooks, progress, interrupts, new=False)
+    if prepared.sha256 != wanted:
+        raise AndreaError(
+            f"{found}, and the sources give other data now than the run was trained on",
+            "restore the sources, or begin a new run",
+        )
+    return prepared
 
 
 def prepare_data(
-    config: RunConfig, chosen: Sequence[Chosen], hooks: Hooks, progress: Progress, interrupts: Interrupts
+    config: RunConfig,
+    chosen: Sequence[Chosen],
+    hooks: Hooks,
+    progress: Progress,
+    interrupts: Interrupts,
+    new: bool = True,
 ) -> Prepared:
-    """Take the sources of a run to token files, or find them in the cache: unread, where no file has changed."""
+    """Take the sources of a run to token files, or find them in the cache: unread, where no file has changed.
+
+    Without `new` it is data that a run has been trained on, of which nothing is refused that was accepted then.
+    """
     refuse_in_a_script_without_guard()
     asked = Asked(chosen, hooks, config.data.tokenizer)
     tokenizer_key = _tokenizer_key(next(one for one in chosen if one.entry.kind == "tokenizer"), config, asked)
-    memory = Memory(
-        cache_folder(), _decides(config, chosen, tokenizer_key), partial(look, config.sources, asked.open_source)
-    )
-    if known := memory.recall():
-        try:
-            window = config.sampling.max_tokens
-            return reopen(cache_folder(), known, asked.make_tokenizer, progress, interrupts.stop_asked, window)
-        except StoppedError:
-            raise
-        except AndreaError:
-            pass  # gone or damaged: made again
-    check_sources(config, chosen, asked)
+    memo = Memo(cache_folder(), _decides(config, chosen, tokenizer_key), partial(_looks, config, asked))
+    if known := memo.recall():
+        found = _reopened(known, config, asked.make_tokenizer, progress, interrupts)
+        if isinstance(found, Prepared):
+            return found
+    if new:
+        check_sources(config, chosen, asked)
     prepared = prepare(
         config.sources,
         open_source=asked.open_source,
@@ -141,8 +160,32 @@ def prepare_data(
         stopped=interrupts.stop_asked,
         processes=count_processes(),
     )
-    memory.remember(prepared.sha256)
+    memo.note(prepared.sha256)
     return prepared
+
+
+def _reopened(
+    sha256: str,
+    config: RunConfig,
+    make_tokenizer: Callable[[TokenizerRequest], Tokenizer],
+    progress: Progress,
+    interrupts: Interrupts,
+) -> Prepared | str:
+    """Return data that was prepared before; where a part of it is gone or damaged, a text that says which."""
+    window = config.sampling.max_tokens
+    try:
+        return reopen(cache_folder(), sha256, make_tokenizer, progress, interrupts.stop_asked, window)
+    except StoppedError:
+        raise
+    except AndreaError as gone:
+        return gone.message
+
+
+def _looks(config: RunConfig, asked: Asked) -> Looks | None:
+    with suppress(AndreaError, OSError):  # who reads it says what is wrong
+        files = asked.files(config.sources)
+        return None if files is None else look(files)
+    return None
 
 
 def check_sources(config: RunConfig, chosen: Sequence[Chosen], asked: Asked) -> None:

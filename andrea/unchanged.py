@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from andrea.errors import AndreaError
 from andrea.tokenfile import write_whole
 from andrea.tokens import digest_of
-from andrea.types import Document, SourceSpec
 
 SETTLED = 2.0  # seconds of age from which a file that changes looks changed: the tick of some file systems' clocks
 
 
 @frozen
 class Looks:
-    """How the files of all sources looked at once.
+    """How files looked at once.
 
     Attributes
     ----------
@@ -41,24 +39,18 @@ class Looks:
     newest: float
 
 
-def look(sources: Sequence[SourceSpec], open_source: Callable[[SourceSpec], Iterable[Document] | None]) -> Looks | None:
-    """Look at the files of all sources; None when a reader names none, or one of them cannot be looked at."""
-    seen: list[tuple[Any, ...]] = []
-    with suppress(AndreaError, OSError):  # who reads it says what is wrong
-        for part in (part for spec in sources for part in spec.parts):
-            files = getattr(open_source(part), "files", None)
-            if files is None:
-                return None
-            for path, name in files():
-                s = Path(path).stat()
-                seen.append((str(path), name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino))
-        newest = max((max(times) for *_, modified, changed, _ in seen for times in [(modified, changed)]), default=0)
-        return Looks(digest_of(seen), newest / 1e9)
-    return None
+def look(files: Iterable[tuple[Path, str]]) -> Looks:
+    """Look at files, each with the name that its documents have. OSError when there is one that cannot be looked at."""
+    seen, newest = [], 0
+    for path, name in files:
+        s = path.stat()
+        seen.append((str(path), name, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino))
+        newest = max(newest, s.st_mtime_ns, s.st_ctime_ns)
+    return Looks(digest_of(seen), newest / 1e9)
 
 
-class Memory:
-    """What the cache remembers of one experiment's sources.
+class Memo:
+    """What the cache has noted of one experiment's sources.
 
     Parameters
     ----------
@@ -67,31 +59,31 @@ class Memory:
     decides
         All that decides the data beside what stands in the files: plain values.
     look
-        Looks at the files, see the function of this name.
+        Looks at the files; None where it is not known which they are.
     """
 
     def __init__(self, cache: Path, decides: Any, look: Callable[[], Looks | None]) -> None:
-        self._path, self._look = cache / "unchanged" / f"{digest_of(decides)}.json", look
+        self._path, self._see = cache / "unchanged" / f"{digest_of(decides)}.json", look
         self._before: Looks | None = None
         self._begin = 0.0
 
     def recall(self) -> str | None:
         """Return the digest of the record that was made of these files as they look now, if one was."""
-        self._begin, self._before = time.time(), self._look()
+        self._begin, self._before = time.time(), self._see()
         with suppress(OSError, ValueError, KeyError, TypeError):  # none, or a damaged one
             record = json.loads(self._path.read_bytes())
             if self._before is not None and record["files"] == self._before.digest:
                 return str(record["prepared"])
         return None
 
-    def remember(self, prepared: str) -> None:
+    def note(self, prepared: str) -> None:
         """Note the record that the sources have just become.
 
         Not when a file has changed meanwhile, or so shortly before that it could have changed again without looking so.
         A cache that cannot be written is no error: the sources will be read again.
         """
         looks = self._before
-        if looks is None or looks.newest > self._begin - SETTLED or self._look() != looks:
+        if looks is None or looks.newest > self._begin - SETTLED or self._see() != looks:
             return
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

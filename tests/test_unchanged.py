@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
-from andrea import run_data, unchanged
+from andrea import hookimpl, option, plugin, registry, run_data, tokens, unchanged
 from andrea.registry import find
-from andrea.sources import Documents
-from andrea.types import Document, SourceSpec
 
 
 @pytest.fixture
@@ -90,28 +90,72 @@ def test_a_touched_file_is_read_and_gives_the_same(prepare, texts):
     assert prepare() == (first, False)
 
 
+FILTERED = {"tokenizer.byte": {}, "filter.length": {"min_characters": 30}}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("before", "after"),
     [
-        {"data": {"held_out_share": 0.2}},
-        {"plugins": {"tokenizer.byte": {}, "filter.length": {"min_characters": 30}}},
-        {"sampling": {"max_tokens": 7}},
+        ({}, {"data": {"held_out_share": 0.2}}),
+        ({}, {"plugins": FILTERED}),
+        ({"plugins": FILTERED}, {"plugins": FILTERED | {"filter.length": {"min_characters": 31}}}),
+        ({}, {"sampling": {"max_tokens": 7}}),
+        ({}, {"plugins": {"tokenizer.harris": {"segments": 8}}}),
     ],
-    ids=["split", "filter", "window"],
+    ids=["split", "filter", "option of a filter", "window", "tokenizer"],
 )
-def test_what_else_decides_the_data_is_heeded(prepare, changes):
+def test_what_else_decides_the_data_is_heeded(prepare, before, after):
     """Other settings that decide the data are another preparation."""
-    prepare()
-    assert prepare(**changes)[1]
-    assert not prepare(**changes)[1]
+    prepare(**before)
+    assert not prepare(**before)[1]
+    assert prepare(**after)[1]
 
 
-def test_other_code_reads_again(prepare, monkeypatch):
+@pytest.mark.parametrize("changed", ["source.text", "filter.length", "andrea.tokens"])
+def test_other_code_reads_again(prepare, monkeypatch, changed):
     """When a reader, a filter or the preparation itself was changed, its sources are read again."""
-    prepare()
+    target = tokens if changed == "andrea.tokens" else find(changed).load()
+    prepare(plugins=FILTERED)
+    assert not prepare(plugins=FILTERED)[1]
     digest = run_data.source_digest
-    monkeypatch.setattr(run_data, "source_digest", lambda target: digest(target)[::-1])
+    monkeypatch.setattr(run_data, "source_digest", lambda one: digest(one) + ("x" if one is target else ""))
+    assert prepare(plugins=FILTERED)[1]
+
+
+def test_another_python_reads_again(prepare, monkeypatch):
+    """What Python's own parser finds in a module may differ between its versions."""
+    prepare()
+    monkeypatch.setattr(run_data.sys, "version", "4")
     assert prepare()[1]
+
+
+@plugin
+class Listed:
+    """Drop the documents of a list."""
+
+    path: str = option(help="one document a line", path=True)
+
+    @hookimpl
+    def keep_document(self, document):
+        """Give a reason to drop it."""
+        return "listed" if document.text.strip() in Path(self.path).read_text().splitlines() else None
+
+
+def test_a_file_that_a_filter_is_told_of_is_heeded(prepare, tmp_path, monkeypatch):
+    """A filter's list that changes drops other documents."""
+    entry = attrs.evolve(find("filter.length"), name="filter.listed")
+    load = type(entry).load
+    monkeypatch.setattr(type(entry), "load", lambda self: Listed if self == entry else load(self))
+    everything = registry.available
+    monkeypatch.setattr(registry, "available", lambda: {**everything(), entry.name: entry})
+    (tmp_path / "list.txt").write_text("document 3 grows under rain and light\n")
+    listed = {"plugins": {"tokenizer.byte": {}, entry.name: {"path": str(tmp_path / "list.txt")}}}
+    first, _ = prepare(**listed)
+    assert prepare(**listed) == (first, False)
+    (tmp_path / "list.txt").write_text("document 4 grows under rain and light\n")
+    second, read = prepare(**listed)
+    assert read
+    assert second != first
 
 
 def test_a_file_that_has_just_changed_is_not_trusted(prepare, texts, monkeypatch):
@@ -159,28 +203,21 @@ def test_a_cache_that_cannot_be_written_is_used_and_not_complained_of(prepare, m
     assert prepare()[1]
 
 
-def test_a_reader_that_names_no_files_is_asked_every_time():
-    """Without files there is nothing to look at; one such source is enough."""
-
-    def open_source(spec):
-        documents = [Document("a text", "name", "group")]
-        return Documents(lambda: iter(documents), None if spec.reader == "source.other" else lambda: [])
-
-    known, other = SourceSpec("one", "source.known"), SourceSpec("two", "source.other")
-    assert unchanged.look([known], open_source) is not None
-    assert unchanged.look([known, other], open_source) is None
-    assert unchanged.look([known], lambda spec: [Document("a text", "name", "group")]) is None
+def test_a_source_without_files_is_read_every_time(prepare, monkeypatch):
+    """Without files there is nothing to look at."""
+    honest = run_data.Asked.open_source
+    monkeypatch.setattr(run_data.Asked, "open_source", lambda self, spec: list(honest(self, spec)))
+    assert prepare()[1]
+    assert prepare()[1]
 
 
-OPENED: list[str] | None = None  # while a list stands here, every file that Python opens is noted in it
+def test_a_reader_is_asked_once(prepare, monkeypatch):
+    """However often a source is looked at and read, its reader, which may have to ask over a network, is asked once."""
+    honest, asked = run_data.Hooks.open_source, []
+    monkeypatch.setattr(run_data.Hooks, "open_source", lambda self, spec: asked.append(spec) or honest(self, spec))
+    prepare()
+    assert len(asked) == 1
 
-
-def note(event, arguments):
-    if event == "open" and OPENED is not None and isinstance(arguments[0], str | os.PathLike):
-        OPENED.append(os.fspath(arguments[0]))
-
-
-sys.addaudithook(note)  # for good: there is no taking it back
 
 FILES = {
     "a.txt": "a text about rain\n",
@@ -202,20 +239,30 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize(("reader", "options"), READERS.items(), ids=READERS)
-def test_readers_name_every_file_that_they_open(reader, options, tmp_path, monkeypatch):
-    """What a reader of ours opens to read its documents is what it names, no more and no less."""
-    global OPENED
-    monkeypatch.chdir(tmp_path)
-    for name, text in FILES.items():
-        Path(name).write_text(text)
+# Reads every source twice, and prints of the second time which files Python opened, and which the reader names.
+SCRIPT = """
+import json, os, sys
+from andrea.registry import find
+from andrea.types import SourceSpec
+
+opened = set()
+sys.addaudithook(lambda event, arguments: opened.add(arguments[0]) if event == "open" else None)
+for reader, options in json.loads(sys.argv[1]).items():
     documents = find(reader).load().open_source(SourceSpec("one", reader, options))
-    named = {str(Path(path).resolve()) for path, _ in documents.files()}
-    assert list(documents)  # once before, so that what is imported on the way is imported
-    try:
-        OPENED = []
-        assert list(documents)
-        opened = {str(Path(path).resolve()) for path in OPENED}
-    finally:
-        OPENED = None
-    assert {path for path in opened if not path.endswith((".pyc", ".zip", "RECORD"))} == named
+    assert list(documents)
+    opened.clear()
+    assert list(documents)
+    seen = {os.path.realpath(path) for path in opened if isinstance(path, (str, os.PathLike))}
+    print(json.dumps([sorted(seen), sorted(os.path.realpath(path) for path, _ in documents.files())]))
+"""
+
+
+def test_readers_name_every_file_that_they_open(tmp_path):
+    """What a reader of ours opens to read its documents is what it names, no more and no less."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-c", SCRIPT, json.dumps(READERS)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    for reader, line in zip(READERS, done.stdout.splitlines(), strict=True):
+        opened, named = json.loads(line)
+        assert [path for path in opened if not path.endswith((".pyc", ".zip", "RECORD"))] == named, reader
