@@ -212,6 +212,11 @@ class CublasLt:
     table
         As `read_table` gives it.
 
+    Raises
+    ------
+    AndreaError
+        When the library is not there.
+
     Attributes
     ----------
     workspace
@@ -225,11 +230,13 @@ class CublasLt:
     name = "cuBLASLt"
 
     def __init__(self, card: str, table: Mapping[str, Mapping[str, str]]) -> None:
-        from nvmath.bindings import cublasLt
+        try:
+            from nvmath.bindings import cublasLt
 
+            self.version, self.handle = str(cublasLt.get_version()), cublasLt.create()
+        except (ImportError, RuntimeError) as error:
+            raise AndreaError(f"cuBLASLt cannot be loaded: {error}", "pip install 'andrea[cuda]'") from error
         self.lt: Any = cublasLt
-        self.handle = cublasLt.create()
-        self.version = str(cublasLt.get_version())
         self.workspace = 0
         self.workspaces: dict[int, int] = {}
         self.key = f"{card} {self.version}"
@@ -349,22 +356,23 @@ def open_gemms(wanted: str, device: Device, precision: Precision, architecture: 
     Raises
     ------
     AndreaError
-        When cuBLASLt was asked for and is not there, or `hopper` on a card or in a precision that has none.
+        When cuBLASLt was asked for, or is needed, and is not there.
     """
     if precision.fp8:
         if wanted == "own":
             raise AndreaError(f"engine.gemm own has no products for precision {precision.name}", "leave it at auto")
-        wanted = "hopper" if wanted == "hopper" else "cublaslt"
+        if wanted == "auto":
+            wanted = "cublaslt"
+    if wanted == "hopper":
+        from andrea.engine.gemm_hopper import HopperGemms
+
+        return HopperGemms(device.name, read_table(), precision, architecture)
     if wanted != "own":
         try:
-            if wanted == "hopper":
-                from andrea.engine.gemm_hopper import HopperGemms
-
-                return HopperGemms(device.name, read_table(), precision, architecture)
             return CublasLt(device.name, read_table())
-        except (ImportError, RuntimeError) as error:
+        except AndreaError:
             if wanted != "auto":
-                raise AndreaError(f"cuBLASLt cannot be loaded: {error}", "pip install 'andrea[cuda]'") from error
+                raise
     from andrea.engine.own_gemm import OwnGemms
 
     return OwnGemms(precision, architecture)

@@ -7,9 +7,10 @@ depend on how many multiprocessors there are, nor on the other rows of a product
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from andrea.engine.attention import type_macros
 from andrea.engine.compiler import compile_kernels
@@ -32,9 +33,19 @@ BOX_ROWS, LINE = 16, 64  # elements
 SHARED_BYTES = 2 * (STAGES * (ROWS + COLUMNS) * DEPTH + WARPS * BOXES * BOX_ROWS * LINE)
 SHARED_BYTES += 8 * (2 * STAGES + WARPS * BOXES)  # barriers
 
+#: A layer's width must be a multiple of it: four times the width are whole tiles of columns, the width whole stages.
+WIDTH_STEP = math.lcm(COLUMNS // math.gcd(COLUMNS, 4), DEPTH)
+
+
+def layer_problems(width: int, rows: int, kind: str) -> tuple[Problem, Problem]:
+    """Return a layer's product with GELU in its forward, and that with GELU's gradient in its backward."""
+    wide = 4 * width
+    forward = Problem(rows, wide, width, False, False, width, wide, wide, kind, kind, epilogue="gelu")
+    return forward, evolve(forward, transpose_b=True, ldb=width, epilogue="dgelu")
+
 
 def has_kernel(problem: Problem, architecture: str) -> bool:
-    """Return whether a kernel here can compute a problem: the layers' products with GELU, of widths such as 384."""
+    """Return whether a kernel here can compute a problem, whatever its rows."""
     p = problem
     if architecture != "sm_90a" or p.operand not in TYPES or p.epilogue not in KERNELS:
         return False
@@ -43,8 +54,8 @@ def has_kernel(problem: Problem, architecture: str) -> bool:
     return plain and fitting and p.transpose_b == KERNELS[p.epilogue][0]
 
 
-def check_precision(precision: Precision, architecture: str) -> None:
-    """Refuse a precision or a card that has no such kernels.
+def check_hopper(width: int, precision: Precision, architecture: str) -> None:
+    """Refuse a card, a precision or a model's width that has no such kernels.
 
     Raises
     ------
@@ -55,6 +66,11 @@ def check_precision(precision: Precision, architecture: str) -> None:
         raise AndreaError(
             f"engine.gemm hopper has no products for {precision.name} on {architecture}",
             "it is for 16 bits on sm_90a (H100, H200); leave engine.gemm at auto",
+        )
+    if not all(has_kernel(one, architecture) for one in layer_problems(width, 1, precision.storage)):
+        raise AndreaError(
+            f"engine.gemm hopper has no products for d_model {width}; it has for multiples of {WIDTH_STEP}",
+            f"take d_model {-(-width // WIDTH_STEP) * WIDTH_STEP}, or leave engine.gemm at auto",
         )
 
 
@@ -134,10 +150,8 @@ class HopperGemms(CublasLt):
     ----------
     card, table
         Of cuBLASLt.
-    precision
-        Types, and the kernel compiler's definitions.
-    architecture
-        ``sm_90a``.
+    precision, architecture
+        Types, and the kernel compiler's definitions; what `check_hopper` accepts.
     cluster
         Thread blocks that share what they read of B, 1 or 2: for tuning.
     """
@@ -152,9 +166,6 @@ class HopperGemms(CublasLt):
         architecture: str,
         cluster: int = CLUSTER,
     ) -> None:
-        check_precision(precision, architecture)
-        super().__init__(card, table)
-        self.version = f"{VERSION} and {self.version}"
         self.cluster = cluster
         macros = type_macros(precision) | {"CLUSTER": str(cluster)}
         self.kernels = Kernels(compile_kernels(["gemm_hopper"], macros, architecture))
@@ -164,10 +175,16 @@ class HopperGemms(CublasLt):
         self.multiprocessors = int(check(cuda.cuDeviceGetAttribute(attribute, device), "multiprocessors"))
         self._architecture = architecture
         self._own: dict[Problem, HopperProduct] = {}
+        super().__init__(card, table)  # last: it makes a handle, which no failure of the above may leave behind
+        self.version = f"{VERSION} and {self.version}"
+
+    def has_kernel(self, problem: Problem) -> bool:
+        """Return whether a problem is not left to cuBLASLt."""
+        return has_kernel(problem, self._architecture)
 
     def prepare(self, problem: Problem) -> Product:
         """Return the product for a problem, made once."""
-        if not has_kernel(problem, self._architecture):
+        if not self.has_kernel(problem):
             return super().prepare(problem)
         if problem not in self._own:
             self._own[problem] = HopperProduct(self, problem)

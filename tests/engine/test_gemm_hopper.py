@@ -15,9 +15,18 @@ from numpy.lib.stride_tricks import as_strided
 from andrea.engine import EngineConfig, gemm_hopper
 from andrea.engine.attention import type_macros
 from andrea.engine.compiler import compile_kernels
-from andrea.engine.gemm import Matmul, Problem, open_gemms
-from andrea.engine.gemm_hopper import CLUSTER, COLUMNS, DEPTH, HopperGemms, boxes_of, has_kernel
-from andrea.engine.machine import check_support
+from andrea.engine.gemm import CublasLt, Matmul, Problem, open_gemms
+from andrea.engine.gemm_hopper import (
+    CLUSTER,
+    COLUMNS,
+    DEPTH,
+    WIDTH_STEP,
+    HopperGemms,
+    boxes_of,
+    has_kernel,
+    layer_problems,
+)
+from andrea.engine.machine import check_support, fused_gelu
 from andrea.engine.model import ModelConfig
 from andrea.errors import AndreaError
 from andrea.resources import kernels_folder
@@ -29,18 +38,29 @@ FORWARD = Problem(8192, 3072, 768, False, False, 768, 3072, 3072, "bfloat16", "b
 BACKWARD = evolve(FORWARD, transpose_b=True, ldb=768, epilogue="dgelu")
 
 
+def configured(width):
+    return EngineConfig(ModelConfig(2, width // 64, width, context=32), 100, options={"gemm": "hopper"})
+
+
 # -- which problems --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [384, 768, 1536])
 def test_layers_of_the_models_have_kernels(width):
     """Both products with GELU of all three models, for any number of rows, in bf16 and fp16."""
-    sizes = {"n": 4 * width, "k": width, "lda": width, "ldd": 4 * width}
     for rows in (1, 127, 65536):
         for kind in ("bfloat16", "float16"):
-            forward = evolve(FORWARD, m=rows, ldb=4 * width, operand=kind, result=kind, **sizes)
-            assert has_kernel(forward, "sm_90a")
-            assert has_kernel(evolve(forward, transpose_b=True, ldb=width, epilogue="dgelu"), "sm_90a")
+            assert all(has_kernel(one, "sm_90a") for one in layer_problems(width, rows, kind))
+    assert layer_problems(768, 8192, "bfloat16") == (FORWARD, BACKWARD)
+
+
+def test_widths_with_kernels_are_those_that_are_said():
+    """Multiples of 192, for both products."""
+    for number in (0, 1):
+        found = [
+            width for width in range(8, 2048, 8) if has_kernel(layer_problems(width, 1, "bfloat16")[number], "sm_90a")
+        ]
+        assert found == list(range(192, 2048, WIDTH_STEP))
 
 
 @pytest.mark.parametrize(
@@ -74,13 +94,20 @@ def test_other_cards_have_none():
 
 
 def test_it_is_refused_before_anything_is_opened():
-    """Another card or precision: says where the products are."""
-    config = EngineConfig(ModelConfig(2, 3, 96, context=32), 100, options={"gemm": "hopper"})
+    """Another card or precision: says where the products are; another width: says which."""
+    config = configured(192)
     check_support(config, H200, BF16)
     for device, precision in ((evolve(H200, capability=(8, 0)), BF16), (H200, Precision("fp32"))):
         with pytest.raises(AndreaError, match="hopper has no products for") as caught:
             check_support(config, device, precision)
         assert "leave engine.gemm at auto" in caught.value.hint
+    for width, fitting in ((256, 384), (320, 384), (512, 576), (1024, 1152)):
+        with pytest.raises(
+            AndreaError, match=f"no products for d_model {width}; it has for multiples of 192"
+        ) as caught:
+            check_support(configured(width), H200, BF16)
+        assert caught.value.hint.startswith(f"take d_model {fitting}, or")
+        check_support(configured(fitting), H200, BF16)
 
 
 # -- copies ----------------------------------------------------------------------------------------------------------
@@ -150,10 +177,10 @@ class Kernels:
 
 
 @pytest.fixture
-def gemms(monkeypatch):
-    """Open the products on an imitated card of 132 multiprocessors."""
+def library(monkeypatch):
+    """Imitate cuBLASLt's bindings and a card of 132 multiprocessors."""
     package = types.ModuleType("nvmath.bindings")
-    package.cublasLt = Library("nvmath.bindings.cublasLt")
+    made = package.cublasLt = Library("nvmath.bindings.cublasLt")
     for name, module in (("nvmath", types.ModuleType("nvmath")), ("nvmath.bindings", package)):
         monkeypatch.setitem(sys.modules, name, module)
     attributes = SimpleNamespace(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT=0)
@@ -165,6 +192,12 @@ def gemms(monkeypatch):
     monkeypatch.setattr(gemm_hopper, "Kernels", Kernels)
     monkeypatch.setattr(gemm_hopper, "encode", lambda boxes, kind, address: f"{kind} {boxes.box} {address}".encode())
     monkeypatch.setattr(Matmul, "__init__", lambda self, library, problem: None)
+    return made
+
+
+@pytest.fixture
+def gemms(library):
+    """Open the products."""
     return open_gemms("hopper", H200, BF16, "sm_90a")
 
 
@@ -185,6 +218,31 @@ def test_products_with_gelu_are_launched_and_others_are_not(gemms):
     assert gemms.key == "H200 130100"  # of the table, which knows nothing of these
     gemms.close()
     assert gemms.kernels.closed
+
+
+def test_the_gradient_of_gelu_is_in_a_product_that_has_a_kernel(gemms):
+    """Below a width of 512 cuBLASLt's is slower than a pass of its own: only a kernel here is a reason."""
+    for width in (192, 256, 320, 384, 512):
+        assert fused_gelu(configured(width), BF16, gemms) == (True, width not in (256, 320))
+        assert fused_gelu(configured(width), BF16, CublasLt("H200", {})) == (True, width == 512)
+
+
+def test_a_failure_of_the_compiler_keeps_its_name(library, monkeypatch):
+    """It is not told as a library that is missing, and no handle is left behind."""
+    made = []
+    monkeypatch.setattr(library, "create", lambda: made.append(1) or 1)
+
+    def fail(*_):
+        raise RuntimeError("the compiler's own words")
+
+    monkeypatch.setattr(gemm_hopper, "compile_kernels", fail)
+    with pytest.raises(RuntimeError, match="own words"):
+        open_gemms("hopper", H200, BF16, "sm_90a")
+    assert not made
+    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
+    monkeypatch.setattr(gemm_hopper, "compile_kernels", lambda *_: [])
+    with pytest.raises(AndreaError, match="cuBLASLt cannot be loaded"):
+        open_gemms("hopper", H200, BF16, "sm_90a")
 
 
 def test_a_matrix_is_described_once(gemms, monkeypatch):

@@ -19,6 +19,7 @@ from andrea.engine import operations as op
 from andrea.engine.benchmark import measure, random_batch
 from andrea.engine.elementwise import CHUNK, STATE, Elementwise
 from andrea.engine.fp8 import MATRIX, PRODUCTS, SCALE_FLOATS
+from andrea.engine.gemm_hopper import layer_problems
 from andrea.engine.model import ModelConfig, initial_weights
 from andrea.engine.network import add_gradients, tensors
 from andrea.engine.operations8 import Operations8
@@ -532,6 +533,13 @@ def test_gradients_are_the_twins(opened, shape, fused):
     np.testing.assert_allclose(result.grad_norm, np.linalg.norm(expected), rtol=1e-5)
     got = np.concatenate([value.reshape(-1) for value in engine.gradients().values()])
     np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_products_with_gelu_are_those_that_hopper_is_asked_about(opened):
+    """Whether there is a kernel is decided before a product is prepared, so both must mean the same problem."""
+    engine = opened(SMALL, fused_gelu=True)
+    wanted = {p.key for p in layer_problems(SMALL.model.d_model, SMALL.batch_size * SMALL.model.context, "float32")}
+    assert wanted <= set(engine._machine.gemms.used)
 
 
 @pytest.mark.parametrize("shape", ["small", "untied", "plain norms", "accumulation"])
