@@ -56,10 +56,9 @@ def test_layers_of_the_models_have_kernels(width):
 
 def test_widths_with_kernels_are_those_that_are_said():
     """Multiples of 192, for both products."""
+    problems = {width: layer_problems(width, 1, "bfloat16") for width in range(8, 2048, 8)}
     for number in (0, 1):
-        found = [
-            width for width in range(8, 2048, 8) if has_kernel(layer_problems(width, 1, "bfloat16")[number], "sm_90a")
-        ]
+        found = [width for width, both in problems.items() if has_kernel(both[number], "sm_90a")]
         assert found == list(range(192, 2048, WIDTH_STEP))
 
 
