@@ -6,6 +6,8 @@ is named like a kind of plugin, so that ``--set`` always knows whom it addresses
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -140,9 +142,6 @@ class DataConfig:
     def __attrs_post_init__(self) -> None:
         if not 0 < self.held_out_share < 1:
             raise AndreaError(f"data.held_out_share is {self.held_out_share}", "a number between 0 and 1, as 0.05")
-        shares = (1.0,) if self.mix is None else self.mix.values()
-        if min(shares, default=0) < 0 or not sum(shares) > 0:
-            raise AndreaError(f"data.mix is {self.mix}, which are no shares", "give numbers from 0 up, not all 0")
 
 
 @frozen
@@ -194,8 +193,8 @@ class RunConfig:
         names = self.source_names
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             raise AndreaError(f"two sources are called {twice[0]!r}", "give every source a name of its own")
-        if unknown := [name for name in self.data.mix or () if name not in names]:
-            raise AndreaError(f"data.mix names {unknown[0]!r}, which is no source", f"sources: {', '.join(names)}")
+        if self.data.mix is not None:
+            _check_mix(self.data.mix, names)
         for spec in self.sources:
             _check_source_name(spec.name)
             for part in spec.parts:
@@ -211,6 +210,14 @@ class RunConfig:
             raise AndreaError(
                 f"name {self.name[:20]}... has {len(self.name)} characters", f"give at most {MOST_CHARACTERS}"
             )
+
+
+def _check_mix(mix: Mapping[str, float], names: Sequence[str]) -> None:
+    """Refuse a mix that names no source, or whose numbers are no shares of anything."""
+    if unknown := [name for name in mix if name not in names]:
+        raise AndreaError(f"data.mix names {unknown[0]!r}, which is no source", f"sources: {', '.join(names)}")
+    if min(mix.values(), default=0) < 0 or not 0 < sum(mix.values()) < math.inf:
+        raise AndreaError(f"data.mix is {dict(mix)}, which are no shares", "give numbers from 0 up, not all 0")
 
 
 def _check_source_name(name: str) -> None:

@@ -240,7 +240,12 @@ def prepare(
     """
     asks = Asks(open_source, keep_document, identify_document, make_tokenizer)
     task = _Task(asks, held_out_share, progress, stopped, cache, _shares(sources, mix), tokenizer_key, window)
-    with _writing(cache), _locked(task) as own, _scratch(cache, own) as folder, task.workers(processes) as workers:
+    with (
+        _writing(cache),
+        _locked(task) as writable,
+        _scratch(cache, writable) as folder,
+        task.workers(processes) as workers,
+    ):
         stores = _read_all(sources, folder, workers, task, small_bytes)
         counted = _begin_counting(stores, workers, task)
         tokenizer, saved = _obtain_tokenizer(stores, task)
@@ -266,7 +271,6 @@ def survey(
 
     The parameters are those of `prepare`.
     """
-    _shares(sources, None)
     asks = Asks(open_source, keep_document, identify_document, _no_tokenizer)
     task = _Task(asks, held_out_share, progress, stopped)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, task.workers(processes) as workers:
@@ -351,20 +355,9 @@ def _reopen_source(cache: Path, manifest: Mapping[str, Any]) -> PreparedSource:
 
 
 def _shares(sources: Sequence[SourceSpec], mix: Mapping[str, float] | None) -> dict[str, float]:
-    """Check the names and return the share of each source, normalised."""
-    names = [spec.name for spec in sources]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if not names or twice:
-        raise AndreaError(
-            f"two sources are called {twice[0]}" if twice else "there is no source", "name each source once"
-        )
-    mix = dict.fromkeys(names, 1.0) if mix is None else mix
-    if unknown := sorted(set(mix) - set(names)):
-        raise AndreaError(f"the mix names {unknown[0]!r}, which is no source", f"sources: {', '.join(names)}")
-    total = sum(mix.values())
-    if not (all(share >= 0 for share in mix.values()) and 0 < total < float("inf")):
-        raise AndreaError(f"the mix {dict(mix)} is not a set of shares", "give numbers from 0 up, not all 0")
-    return {name: mix.get(name, 0.0) / total for name in names}
+    """Return the share of each source in the mix, of 1 in all; what a mix may be is checked with the configuration."""
+    mix = dict.fromkeys((spec.name for spec in sources), 1.0) if mix is None else mix
+    return {spec.name: mix.get(spec.name, 0.0) / sum(mix.values()) for spec in sources}
 
 
 def _read_all(
@@ -675,12 +668,12 @@ def _writing(cache: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _scratch(cache: Path, own: bool) -> Iterator[Path]:
+def _scratch(cache: Path, writable: bool) -> Iterator[Path]:
     """Make a folder for texts on their way; one that a killed preparation left is cleared away by the next.
 
     Beside a cache that can only be read it is one of the system's temporary folders.
     """
-    if not own:
+    if not writable:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield Path(folder)
         return
@@ -731,8 +724,10 @@ def is_read_only(cache: Path, refusal: OSError) -> bool:
 
 
 def _clear(cache: Path) -> None:
+    """Remove what is half written. What is gone by then was finished by somebody who writes without the lock."""
     for path in sorted(cache.glob("*/*.partial")):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _lock(file: IO[str]) -> bool:

@@ -181,6 +181,7 @@ def test_all_faults_are_reported_at_once(tiny):
         (["data"], {"mix": {"one": 0}}, "which are no shares"),
         (["data"], {"mix": {"one": 2, "two": -1}}, "which are no shares"),
         (["data"], {"mix": {}}, "which are no shares"),
+        (["data"], {"mix": {"one": 1e308, "two": 1e308}}, "which are no shares"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(tiny, path, wrong, said):

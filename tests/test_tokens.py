@@ -471,6 +471,25 @@ def test_stopping_before_what_is_done_has_its_name(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/*.partial"))
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_what_another_process_finishes_meanwhile_stays(tmp_path, monkeypatch, folder):
+    """Without the lock one may have been writing, and may rename it between a look at it and its removal."""
+    half, whole = tmp_path / "unchanged/one.partial", tmp_path / "unchanged/one"
+    half.parent.mkdir()
+    half.mkdir() if folder else half.touch()
+    is_dir = Path.is_dir
+
+    def finish(path, **options):
+        answer = is_dir(path, **options)
+        if path == half and half.exists():
+            half.rename(whole)
+        return answer
+
+    monkeypatch.setattr(Path, "is_dir", finish)
+    do(tmp_path)
+    assert whole.exists()
+
+
 def test_killed_at_random_with_processes(tmp_path):
     """Killed by SIGKILL at random moments, started again with processes or without, the files are the same."""
     do(tmp_path / "whole")
@@ -741,15 +760,7 @@ def test_sample_budgets():
 
 
 def test_errors_of_the_request(tmp_path):
-    """Wrong names, shares and sources of which nothing is left are named."""
-    with pytest.raises(AndreaError, match="two sources are called s0"):
-        do(tmp_path, sources(5) + sources(5))
-    with pytest.raises(AndreaError, match="no source"):
-        prepare([], open_source=None, keep_document=None, make_tokenizer=None, tokenizer_key="", cache=tmp_path)
-    with pytest.raises(AndreaError, match="the mix names 'other'"):
-        do(tmp_path, mix={"other": 1})
-    with pytest.raises(AndreaError, match="not a set of shares"):
-        do(tmp_path, mix={"s0": -1, "s1": 2})
+    """Sources of which nothing is left are named."""
     with pytest.raises(AndreaError, match=r"source s0: every document was dropped: .*no \(\d+\)"):
         do(tmp_path, keep_document=lambda document, source: "no")
     with pytest.raises(AndreaError, match="source s0: one document alone"):
