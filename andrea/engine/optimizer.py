@@ -40,7 +40,7 @@ def embedding_gradient(m: Machine, ids: int) -> None:
 
 
 def sort_positions(m: Machine, ids: int) -> None:
-    """Sort the positions of a micro-batch by id, equal ids in their order, beside what follows."""
+    """Sort the positions of a micro-batch by id, equal ids in their order, beside what follows: it needs ids alone."""
     counts, starts, order = m.at("order_counts"), m.at("order_starts"), m.at("order")
     chunks = blocks_for(m.N, ORDER_CHUNK)
     with m.branch.beside(order) as stream:

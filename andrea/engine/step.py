@@ -498,13 +498,10 @@ def launch_gradients(m: Machine, linear: Linear) -> None:
     m.zero("gradients")
     for micro in range(m.config.accumulation):
         ids, targets = m.at("ids", micro * m.N), m.at("targets", micro * m.N)
-        if m.branch.side is not None:  # beside the forward: it depends on the ids alone
-            sort_positions(m, ids)
+        sort_positions(m, ids)
         forward(m, ids, m.B, linear)
         loss_gradient(m, targets, m.at("row_losses", micro * m.B))
         backward(m, linear)
-        if m.branch.side is None:
-            sort_positions(m, ids)
         embedding_gradient(m, ids)
         m.branch.join()
     clip(m)
