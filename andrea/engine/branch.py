@@ -52,8 +52,7 @@ class Branch:
 
     def __init__(self, main: int, side: int | None = None) -> None:
         self.main, self.side = main, side
-        self._driver: Any = None if side is None else driver()
-        self._forked: Any = None
+        self._forked = None if side is None else self._event()
         self._ends: list[Any] = []  # an event behind each launch since the last join; kept for the next
         self._last: dict[int, int] = {}  # address -> number of the last launch that touches it, from 1
         self._launched = self._settled = 0
@@ -70,8 +69,6 @@ class Branch:
         if self.side is None:
             yield self.main
             return
-        if self._forked is None:
-            self._forked = self._event()
         self._record(self._forked, self.main)
         self._wait(self.side, self._forked)
         yield self.side
@@ -95,7 +92,7 @@ class Branch:
         """Give streams and events back."""
         for event in (self._forked, *self._ends):
             if event is not None:
-                check(self._driver.cuEventDestroy(event), "cuEventDestroy")
+                check(driver().cuEventDestroy(event), "cuEventDestroy")
         for stream in (self.main, self.side):
             if stream is not None:
                 check(driver().cuStreamDestroy(stream), "cuStreamDestroy")
@@ -107,10 +104,10 @@ class Branch:
             self._settled = number
 
     def _event(self) -> Any:
-        return check(self._driver.cuEventCreate(DISABLE_TIMING), "cuEventCreate")
+        return check(driver().cuEventCreate(DISABLE_TIMING), "cuEventCreate")
 
     def _record(self, event: Any, stream: int) -> None:
-        check(self._driver.cuEventRecord(event, stream), "cuEventRecord")
+        check(driver().cuEventRecord(event, stream), "cuEventRecord")
 
     def _wait(self, stream: int, event: Any) -> None:
-        check(self._driver.cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent")
+        check(driver().cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent")
