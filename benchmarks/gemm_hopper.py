@@ -12,63 +12,26 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from attrs import evolve
+from kernel_bandwidth import Timer, random_storage
 
 from andrea.engine import launcher
 from andrea.engine.compiler import architecture_of
 from andrea.engine.device import find_cards
 from andrea.engine.gemm import WORKSPACE_BYTES, CublasLt, Problem
-from andrea.engine.gemm_hopper import HopperGemms
+from andrea.engine.gemm_hopper import HopperGemms, layer_problems
 from andrea.types import Precision
 
 BF16 = Precision("bf16", "bfloat16", "bfloat16")
 SHAPES = [(768, 65536), (1536, 32768), (384, 65536), (768, 8192), (1536, 8192), (384, 8192)]  # width, rows
-MILLION = 1 << 20
 
 
-class Clock:
-    """The card's own events on its default stream."""
-
-    def __init__(self):
-        self.cuda = launcher.driver()
-        self.events = [launcher.check(self.cuda.cuEventCreate(0)) for _ in range(2)]
-
-    def milliseconds(self, run, repeats=10):
-        """Return the milliseconds of one launch in a row of some, after two to warm up."""
-        run(), run()
-        launcher.check(self.cuda.cuEventRecord(self.events[0], 0))
-        for _ in range(repeats):
-            run()
-        launcher.check(self.cuda.cuEventRecord(self.events[1], 0))
-        launcher.check(self.cuda.cuEventSynchronize(self.events[1]))
-        return launcher.check(self.cuda.cuEventElapsedTime(*self.events)) / repeats
-
-    def median(self, run):
-        """Return the median of 7."""
-        return float(np.median([self.milliseconds(run) for _ in range(7)]))
-
-
-def bfloat16(random, count, scale=1.0):
-    """Return the address of `count` normal numbers, a block of a million repeated."""
-    block = ((random.standard_normal(MILLION) * scale).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    address = launcher.allocate(2 * count)
-    for start in range(0, count, MILLION):
-        launcher.upload(address + 2 * start, block[: min(MILLION, count - start)])
-    return address
-
-
-def problems(width, rows):
-    """Yield the product with GELU of a layer's forward, and that with its gradient of the backward."""
-    for epilogue, transpose in (("gelu", False), ("dgelu", True)):
-        ldb = width if transpose else 4 * width
-        leads = (width, ldb, 4 * width)
-        yield Problem(rows, 4 * width, width, False, transpose, *leads, "bfloat16", "bfloat16", epilogue=epilogue)
-
-
-def sample(address, p):
+def sample(address: int, p: Problem) -> np.ndarray:
     """Return the first and the last rows of D, float64."""
     found = np.empty((2, 256, p.n), dtype=np.uint16)
     for part, row in zip(found, (0, p.m - 256), strict=True):
@@ -76,17 +39,27 @@ def sample(address, p):
     return (found.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
-def measure(library, ours, clock, random, p):
+def measure(
+    library: CublasLt,
+    ours: Mapping[str, HopperGemms],
+    timer: Timer,
+    random: np.random.Generator,
+    p: Problem,
+) -> dict[str, Any]:
     """Return what a problem takes each of them, and how far D is from cuBLASLt's."""
-    a, b = bfloat16(random, p.m * p.k), bfloat16(random, p.n * p.k, p.k**-0.5)
-    d, aux = (bfloat16(random, p.m * p.n) for _ in range(2))
-    row = {"problem": p.key}
+
+    def in_a_row(run: Callable[[], None], repeats: int = 1) -> float:
+        return timer.milliseconds(run, repeats, in_a_row=10)
+
+    a, b = random_storage(random, p.m * p.k), random_storage(random, p.n * p.k, p.k**-0.5)
+    d, aux = (random_storage(random, p.m * p.n) for _ in range(2))
+    row: dict[str, Any] = {"problem": p.key}
     theirs = {"plain": library.prepare(evolve(p, epilogue="")), "cublaslt": library.prepare(p)}
     for product in theirs.values():
         product(a, b, d, 0, aux)
-    library.tune(clock.milliseconds, 0)
+    library.tune(in_a_row, 0)
     for name, product in (theirs | {name: gemms.prepare(p) for name, gemms in ours.items()}).items():
-        row[name] = clock.median(lambda to=product: to(a, b, d, 0, aux))
+        row[name] = in_a_row(lambda to=product: to(a, b, d, 0, aux), repeats=7)
         if name == "cublaslt":
             expected = sample(d, p)
     row["difference"] = float(np.linalg.norm(sample(d, p) - expected) / np.linalg.norm(expected))
@@ -95,13 +68,13 @@ def measure(library, ours, clock, random, p):
     return row
 
 
-def main():
+def main() -> None:
     """Print a line for each product."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="write the numbers there as JSON too")
     out, rows = parser.parse_args().out, []
     with launcher.context() as capability:
-        card, clock, random = find_cards()[0][0], Clock(), np.random.Generator(np.random.PCG64(3))
+        card, timer, random = find_cards()[0][0], Timer(), np.random.Generator(np.random.PCG64(3))
         ours = {
             name: HopperGemms(card.name, {}, BF16, architecture_of(capability), cluster)
             for name, cluster in {"alone": 1, "pairs": 2}.items()
@@ -109,10 +82,10 @@ def main():
         workspace = launcher.allocate(WORKSPACE_BYTES)
         print(f"{card.name}: ms and TFLOP/s; saved: cublaslt less pairs")
         for width, count in SHAPES:
-            for p in problems(width, count):
+            for p in layer_problems(width, count, "bfloat16"):
                 library = CublasLt(card.name, {})
-                library.workspace = workspace
-                row = measure(library, ours, clock, random, p)
+                library.workspaces[0] = workspace
+                row = measure(library, ours, timer, random, p)
                 library.close()
                 rows.append(row)
                 times = "  ".join(

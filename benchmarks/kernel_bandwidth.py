@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,36 +25,37 @@ MACROS = {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"}
 class Timer:
     """Median time of a launch by the device's own events."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.cuda = launcher.driver()
         self.events = [launcher.check(self.cuda.cuEventCreate(0)) for _ in range(2)]
 
-    def milliseconds(self, launch, repeats=15):
-        """Return the median of some launches."""
+    def milliseconds(self, launch: Callable[[], None], repeats: int = 15, in_a_row: int = 1) -> float:
+        """Return the median of some times, each the mean of launches in a row."""
         for _ in range(3):
             launch()
         times = []
         for _ in range(repeats):
             launcher.check(self.cuda.cuEventRecord(self.events[0], 0))
-            launch()
+            for _ in range(in_a_row):
+                launch()
             launcher.check(self.cuda.cuEventRecord(self.events[1], 0))
             launcher.check(self.cuda.cuEventSynchronize(self.events[1]))
-            times.append(launcher.check(self.cuda.cuEventElapsedTime(*self.events)))
+            times.append(launcher.check(self.cuda.cuEventElapsedTime(*self.events)) / in_a_row)
         return float(np.median(times))
 
 
-def random_storage(random, count):
+def random_storage(random: np.random.Generator, count: int, scale: float = 1.0) -> int:
     """Return the address of `count` random bfloat16: one block of a million repeated, enough to defeat any cache."""
-    block = (random.standard_normal(1 << 20).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return filled(block, count)
+    values = (random.standard_normal(1 << 20) * scale).astype(np.float32)
+    return filled((values.view(np.uint32) >> 16).astype(np.uint16), count)
 
 
-def random_floats(random, count, scale=1.0):
+def random_floats(random: np.random.Generator, count: int, scale: float = 1.0) -> int:
     """Return the address of `count` random float32."""
     return filled((random.standard_normal(1 << 20) * scale).astype(np.float32), count)
 
 
-def filled(block, count):
+def filled(block: np.ndarray, count: int) -> int:
     """Return the address of `count` elements, a block repeated."""
     address = launcher.allocate(count * block.itemsize)
     for start in range(0, count, block.size):
@@ -61,7 +63,7 @@ def filled(block, count):
     return address
 
 
-def cases(launch, random):
+def cases(launch: Elementwise, random: np.random.Generator) -> Iterator[tuple[str, Callable[[], None], int]]:
     """Yield (name, launch, bytes) of every kernel."""
     x, y, z, w = (random_storage(random, N * C) for _ in range(4))
     wide, wide_out, logits = (
@@ -128,7 +130,7 @@ def cases(launch, random):
     yield "zero", lambda: launch.zero(gradients, 4 * P), 4 * P
 
 
-def main():
+def main() -> None:
     """Time every case on device 0."""
     with launcher.context() as capability:
         kernels = launcher.Kernels(compile_kernels(FILES, MACROS, architecture_of(capability)))

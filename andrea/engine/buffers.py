@@ -157,7 +157,7 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
     fp8.plan_buffers(plan, config, precision)
     plan.add("gemm_workspace", "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
     if overlaps(config):  # as large: which algorithm is taken, and so how much it needs, is not known yet
-        plan.add(SIDE_WORKSPACE, "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
+        plan.add(SIDE_WORKSPACE, "scratch of cuBLASLt on the side stream", (WORKSPACE_BYTES,), "uint8")
     if attention_of(config) == "cudnn":
         size = workspace_bytes(config.batch_size, config.model.context, config.model.n_head, config.training)
         plan.add(WORKSPACE, "scratch of cuDNN", (size,), "uint8")

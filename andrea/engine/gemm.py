@@ -157,14 +157,14 @@ class Matmul:
             d,
             result,
             algorithm,
-            self._library.workspaces.get(stream, self._library.workspace),
+            self._library.workspaces[stream],
             WORKSPACE_BYTES,
             stream,
         )
 
     def proposals(self) -> Any:
         """Return the library's proposals, best guess first, as an array of its result records."""
-        somewhere = self._library.workspace
+        somewhere = next(iter(self._library.workspaces.values()))
         return self._library.proposals(self.descriptor(somewhere, (somewhere, somewhere)), self._layouts)
 
 
@@ -191,7 +191,6 @@ class Gemms(Protocol):
 
     name: str
     version: str
-    workspace: int
     workspaces: dict[int, int]
     used: dict[str, str]
 
@@ -203,7 +202,7 @@ class Gemms(Protocol):
 
 
 class CublasLt:
-    """cuBLASLt with raw pointers, a workspace, and one prepared product for each problem.
+    """cuBLASLt with raw pointers, a workspace a stream, and one prepared product for each problem.
 
     Parameters
     ----------
@@ -219,10 +218,8 @@ class CublasLt:
 
     Attributes
     ----------
-    workspace
-        Device address of WORKSPACE_BYTES; set before the first product is prepared.
     workspaces
-        Others as large, of streams whose products run beside those of the rest.
+        Device address of WORKSPACE_BYTES of each stream that products run on; set before the first is prepared.
     used
         Problem -> algorithm, of every product that was prepared.
     """
@@ -237,7 +234,6 @@ class CublasLt:
         except (ImportError, RuntimeError) as error:
             raise AndreaError(f"cuBLASLt cannot be loaded: {error}", "pip install 'andrea[cuda]'") from error
         self.lt: Any = cublasLt
-        self.workspace = 0
         self.workspaces: dict[int, int] = {}
         self.key = f"{card} {self.version}"
         self.used: dict[str, str] = {}

@@ -234,7 +234,7 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     gemms = open_gemms(str(config.options.get("gemm", "auto")), device, precision, architecture)
     free_before = free_memory()
     arena = Arena.allocate(plan)
-    gemms.workspace = arena.address("gemm_workspace")
+    gemms.workspaces[branch.main] = arena.address("gemm_workspace")
     if branch.side is not None:
         gemms.workspaces[branch.side] = arena.address(SIDE_WORKSPACE)
     if isinstance(attention, CudnnAttention):

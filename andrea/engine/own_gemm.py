@@ -58,7 +58,7 @@ class OwnProduct:
     def __call__(self, a: int, b: int, d: int, stream: int, aux: int = 0, scales: Scales = (0, 0)) -> None:
         """Launch on `stream`; a, b, d, aux are device addresses. Operands of these types have no factors."""
         p, library, split = self._problem, self._library, self._split
-        parts = library.workspaces.get(stream, library.workspace) if split.parts > 1 else 0
+        parts = library.workspaces[stream] if split.parts > 1 else 0
         output = (int(p.result == "float32"), int(p.accumulate))
         sizes = (p.m, p.n, p.k, split.length, p.lda, p.ldb, p.ldd)
         arguments = (a, b, d, aux, parts, *sizes, *output, _EPILOGUES[p.epilogue])
@@ -80,10 +80,8 @@ class OwnGemms:
 
     Attributes
     ----------
-    workspace
-        Device address of `andrea.engine.gemm.WORKSPACE_BYTES`; set before the first launch.
     workspaces
-        Others as large, of streams whose products run beside those of the rest.
+        Device address of `andrea.engine.gemm.WORKSPACE_BYTES` of each stream that products run on.
     used
         Problem -> how it was cut, of every product that was prepared.
     """
@@ -92,7 +90,6 @@ class OwnGemms:
     version = "1"
 
     def __init__(self, precision: Precision, architecture: str) -> None:
-        self.workspace = 0
         self.workspaces: dict[int, int] = {}
         self.used: dict[str, str] = {}
         self._prepared: dict[Problem, OwnProduct] = {}

@@ -110,7 +110,7 @@ class Memory:
 class Log:
     """A driver, kernels, attention and products that only write down what they are asked for."""
 
-    name, version, workspace = "log", "0", 0
+    name, version = "log", "0"
 
     def __init__(self, memory, norms):
         self.memory, self.norms = memory, norms  # addresses of the gradients of norms
@@ -147,9 +147,8 @@ class Log:
 
     def prepare(self, problem):
         def run(a, b, d, stream, aux=0, scales=(0, 0)):
-            workspace = self.workspaces.get(stream, self.workspace)
             reads = [a, b, *scales, d if problem.accumulate else 0, aux if problem.epilogue == "dgelu" else 0]
-            writes = [d, workspace, aux if problem.epilogue == "gelu" else 0]
+            writes = [d, self.workspaces[stream], aux if problem.epilogue == "gelu" else 0]
             self.touch(stream, problem.key, reads, writes, (a, b, d, aux))
 
         return run
@@ -207,7 +206,7 @@ def record(monkeypatch, config, precision=BF16, fused=True, first=False, kind=Br
     arena = Arena(BASE, plan)
     names = [f"{norm}.{one}" for norm in norms_with_parameters(config.model) for one in ("gamma", "beta")]
     log = Log(Memory(arena, placement), [arena.address("gradients", placement.offsets[name]) for name in names])
-    log.workspace = arena.address("gemm_workspace")
+    log.workspaces[MAIN] = arena.address("gemm_workspace")
     monkeypatch.setattr(branch, "driver", lambda: log)
     monkeypatch.setattr(fp8, "upload", lambda *_: None)
     streams = Unordered(log) if kind is Unordered else Branch(MAIN, SIDE if overlaps(config) else None)

@@ -15,6 +15,7 @@ from andrea.errors import AndreaError
 from andrea.types import Device, Precision
 
 CARD, BF16 = Device("cuda", "Card", (9, 0)), Precision("bf16", "bfloat16", "bfloat16")
+WORKSPACES = {4: 4096, 5: 8192, 8: 12288}
 PLAIN = Problem(5, 7, 3, False, False, 3, 7, 7, "bfloat16", "bfloat16")
 
 
@@ -96,6 +97,13 @@ class Library(types.ModuleType):
         self.workspaces[stream] = workspace
 
 
+def opened(table=None, card="Card"):
+    """Return the products, with a workspace for each stream that tests use."""
+    gemms = CublasLt(card, table or {})
+    gemms.workspaces |= WORKSPACES
+    return gemms
+
+
 @pytest.fixture
 def library(monkeypatch):
     """Stand in for the bindings."""
@@ -128,7 +136,7 @@ def test_column_major_request_is_the_row_major_product(library, transpose_a, tra
         lda=5 if transpose_a else 3,
         ldb=3 if transpose_b else 7,
     )
-    product = CublasLt("Card", {}).prepare(problem)
+    product = opened().prepare(problem)
     first, second, result = library.layouts[-3:]
     asked = library.attributes[product.descriptor()]
     left, right = column_major(stored_b, first), column_major(stored_a, second)  # operands change places
@@ -140,7 +148,7 @@ def test_column_major_request_is_the_row_major_product(library, transpose_a, tra
 
 def test_launch_passes_addresses_and_beta(library):
     """B comes first, D is also C, and += is beta 1; the same problem is prepared once."""
-    gemms = CublasLt("Card", {})
+    gemms = opened()
     plain, adding = gemms.prepare(PLAIN), gemms.prepare(evolve(PLAIN, accumulate=True))
     assert gemms.prepare(PLAIN) is plain
     plain(1, 2, 3, 4)
@@ -148,20 +156,18 @@ def test_launch_passes_addresses_and_beta(library):
     assert [launch[1:] for launch in library.launches] == [(2, 1, 3, 0.0, 3, 4), (2, 1, 3, 1.0, 3, 4)]
 
 
-def test_streams_may_have_workspaces_of_their_own(library):
+def test_streams_have_workspaces_of_their_own(library):
     """One product on two streams, at the same time perhaps: same descriptor, same algorithm, two workspaces."""
-    gemms = CublasLt("Card", {})
-    gemms.workspace, gemms.workspaces[5] = 4096, 8192
-    product = gemms.prepare(PLAIN)
+    product = opened().prepare(PLAIN)
     for stream in (4, 5):
         product(1, 2, 3, stream)
-    assert library.workspaces == {4: 4096, 5: 8192}
+    assert library.workspaces == {stream: WORKSPACES[stream] for stream in (4, 5)}
     assert len({launch[:-1] for launch in library.launches}) == 1
 
 
 def test_epilogue_has_a_descriptor_for_each_second_matrix(library):
     """GELU keeps the product at the address that is given, once for each address."""
-    product = CublasLt("Card", {}).prepare(evolve(PLAIN, epilogue="gelu"))
+    product = opened().prepare(evolve(PLAIN, epilogue="gelu"))
     for aux in (640, 1280, 640):
         product(1, 2, 3, 4, aux)
     one, two, three = (launch[0] for launch in library.launches)
@@ -175,7 +181,7 @@ def test_operands_of_8_bits_lie_along_k_and_have_factors(library, one, two, fast
     """The library takes nothing but T N: rows of both are as long as k. Factors change places as their operands do."""
     types = {"e4m3": 28, "e5m2": 29}
     problem = Problem(5, 32, 16, False, True, 16, 16, 32, one, "bfloat16", operand_b=two)
-    product = CublasLt("Card", {}).prepare(problem)
+    product = opened().prepare(problem)
     weights, rows, result = library.layouts[-3:]
     assert weights == (types[two], 16, 32, 16)
     assert rows == (types[one], 16, 5, 16)
@@ -193,14 +199,14 @@ def test_operands_of_8_bits_lie_along_k_and_have_factors(library, one, two, fast
 
 def test_other_operands_have_no_factors(library):
     """Nothing of 8 bits is asked for where there are none: the library would refuse it."""
-    product = CublasLt("Card", {}).prepare(PLAIN)
+    product = opened().prepare(PLAIN)
     product(1, 2, 3, 4)
     assert set(library.attributes[library.launches[-1][0]]) == {0, 1}
 
 
 def test_first_proposal_is_taken_and_recorded(library):
     """Without a table the first proposal is used, and the record says which."""
-    gemms = CublasLt("Card", {})
+    gemms = opened()
     product = gemms.prepare(PLAIN)
     assert int(product.algorithm[0]) == 3
     assert gemms.used == {PLAIN.key: product.algorithm.tobytes().hex()}
@@ -211,8 +217,8 @@ def test_table_wins_for_its_card_and_version(library, tmp_path):
     wanted = np.array([7, 0, 0, 0, 0, 0, 0, 0], dtype=np.uint64)
     path = tmp_path / "table.json"
     write_table(path, {"Card 130100": {PLAIN.key: wanted.tobytes().hex()}})
-    assert int(CublasLt("Card", read_table(path)).prepare(PLAIN).algorithm[0]) == 7
-    assert int(CublasLt("Other", read_table(path)).prepare(PLAIN).algorithm[0]) == 3
+    assert int(opened(read_table(path)).prepare(PLAIN).algorithm[0]) == 7
+    assert int(opened(read_table(path), "Other").prepare(PLAIN).algorithm[0]) == 3
     write_table(path, {"Card 130100": {"another": "00"}})
     assert set(read_table(path)["Card 130100"]) == {PLAIN.key, "another"}
     assert read_table(tmp_path / "missing.json") == {}
@@ -220,7 +226,7 @@ def test_table_wins_for_its_card_and_version(library, tmp_path):
 
 def test_tuning_takes_the_fastest_that_runs(library):
     """Every proposal is timed where it was last used, on the stream of the clock; a refused one is left out."""
-    gemms = CublasLt("Card", {})
+    gemms = opened()
     product = gemms.prepare(PLAIN)
     gemms.prepare(evolve(PLAIN, m=6))  # never called: nothing to time it on
     product(10, 20, 30, 4)
@@ -240,10 +246,10 @@ def test_problem_without_an_algorithm_is_an_error(library):
     """When nothing is proposed the message names the problem and the way out."""
     library.offers = []
     with pytest.raises(AndreaError, match="no algorithm for 5x7x3") as error:
-        CublasLt("Card", {}).prepare(PLAIN)
+        opened().prepare(PLAIN)
     assert "engine.gemm=own" in error.value.hint
     with pytest.raises(AndreaError, match="no algorithm for 5x7x3 nt 3,7,7 e5m2xe4m3") as error:
-        CublasLt("Card", {}).prepare(evolve(PLAIN, transpose_b=True, operand="e5m2", operand_b="e4m3"))
+        opened().prepare(evolve(PLAIN, transpose_b=True, operand="e5m2", operand_b="e4m3"))
     assert "precision.bf16" in error.value.hint  # our own products take no 8 bits
 
 

@@ -448,7 +448,7 @@ class HostAttention:
 class HostGemms:
     """Products by numpy, at addresses."""
 
-    name, version, workspace = "numpy", "0", 0
+    name, version = "numpy", "0"
     algorithm = ""
 
     def __init__(self):

@@ -220,7 +220,7 @@ class Product:
 def gemms(eight):
     """Give cuBLASLt with its workspace."""
     made = CublasLt("no card of the table", {})
-    made.workspace = eight.card.room(WORKSPACE_BYTES)
+    made.workspaces[0] = eight.card.room(WORKSPACE_BYTES)
     yield made
     made.close()
 

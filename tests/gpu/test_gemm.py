@@ -23,7 +23,7 @@ class Bench:
         self.to, self.back = conversions
         self.random = np.random.Generator(np.random.PCG64(7))
         self.gemms = OwnGemms(precision, card.architecture)
-        self.gemms.workspace = card.room(WORKSPACE_BYTES)
+        self.gemms.workspaces[0] = card.room(WORKSPACE_BYTES)
 
     def problem(self, m, n, k, letters="nn", result="", accumulate=False, epilogue="", pad=0):
         """Return a problem whose stored rows are `pad` elements longer than their content."""
