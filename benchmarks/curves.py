@@ -83,7 +83,7 @@ def main() -> int:
             )
             if options.out:
                 options.out.write_text(json.dumps(document, indent=1) + "\n")
-    return int(not all(true for point in document.values() for true in point["claims"].values()))
+    return int(not all(holds for point in document.values() for holds in point["claims"].values()))
 
 
 if __name__ == "__main__":
