@@ -309,10 +309,10 @@ def _refuse_no_source(option: str, names: Iterable[str], sources: Sequence[str])
 
 
 def path_options(name: str) -> dict[str, Any]:
-    """Return which options of a plugin are paths, as `andrea.plugin.path_options` does; of a reader also its sources'.
+    """Return which options of a plugin are paths, as `andrea.plugin.path_options` does.
 
-    Of a plugin that is not there or is broken nothing is
-    known: who uses it says so.
+    Of a reader also those of its sources, its ``Options``. Of a plugin that is not there or is broken nothing is known:
+    who uses it says so.
     """
     try:
         target = find(name).load()

@@ -125,9 +125,6 @@ class Documents:
         return self.read()
 
 
-SAME_TEXT = ("suffixes", "chunk")  # options of readers under which the text of a file is the same
-
-
 def refuse_twice(
     sources: Sequence[SourceSpec],
     open_source: Callable[[SourceSpec], Iterable[Document] | None],
@@ -135,15 +132,15 @@ def refuse_twice(
 ) -> None:
     """Refuse a file that two sources, or two inputs of one, read in the same way.
 
-    That is by the same reader, with the same options but for paths, `suffixes` and `chunk`; under other options, of a
-    field or a condition for instance, a file gives other text.
+    That is by the same reader, and told the same but for the path. Under any other option a file may give other text.
 
     Parameters
     ----------
     sources
         Of an experiment.
     open_source
-        Asks the reader that a description names. One that names no files is passed over.
+        Asks the reader that a description names; asked only of what another is told the same as. Where one names no
+        files, those like it are not asked.
     paths
         Which options of a reader are paths.
 
@@ -152,19 +149,14 @@ def refuse_twice(
     AndreaError
         Naming the file, and who gives it.
     """
-    alike: dict[str, list[tuple[str, SourceSpec]]] = {}
-    for spec in sources:
-        for number, part in enumerate(spec.parts, start=1):
-            chosen = {*SAME_TEXT, *paths(part.reader)}
-            how = json.dumps([part.reader, {k: v for k, v in part.options.items() if k not in chosen}], sort_keys=True)
-            giver = f"source {spec.name}" + (f", input {number}" if spec.inputs else "")
-            alike.setdefault(how, []).append((giver, part))
-    for parts in alike.values():
+    for parts in _alike(sources, paths):
         given: dict[Path, str] = {}
-        for giver, part in parts if len(parts) > 1 else ():
+        for giver, part, where in parts:
             with naming(part.name):
-                files = getattr(open_source(part), "files", None) or tuple
-                found = {path.resolve(): path for path, _ in files()}
+                files = getattr(open_source(part), "files", None)
+                if files is None:
+                    break
+                found = {path.resolve(): path for path, _ in files() if where is None or _leads_to(where, path)}
             if twice := given.keys() & found.keys():
                 one = min(twice)
                 raise AndreaError(
@@ -173,6 +165,29 @@ def refuse_twice(
                     "or keep the first of every text: --plugin filter.duplicate",
                 )
             given |= dict.fromkeys(found, giver)
+
+
+def _alike(
+    sources: Sequence[SourceSpec], paths: Callable[[str], Collection[str]]
+) -> list[list[tuple[str, SourceSpec, Any]]]:
+    """Return inputs of one reader that are told the same but for the path: who gives each, what it says, its path.
+
+    Of a reader with several options that are paths each may mean another thing, so they must be the same too.
+    """
+    alike: dict[str, list[tuple[str, SourceSpec, Any]]] = {}
+    for spec in sources:
+        for number, part in enumerate(spec.parts, start=1):
+            options, names = dict(part.options), paths(part.reader)
+            where = options.pop(next(iter(names)), None) if len(names) == 1 else None
+            giver = f"source {spec.name}" + (f", input {number}" if spec.inputs else "")
+            told = json.dumps([part.reader, options], sort_keys=True)
+            alike.setdefault(told, []).append((giver, part, where))
+    return [parts for parts in alike.values() if len(parts) > 1]
+
+
+def _leads_to(paths: str | Sequence[str], file: Path) -> bool:
+    """Say whether paths of the user's give a file; a reader may name others, which it needs whatever it reads."""
+    return any(file.is_relative_to(_fixed(expand(text))) for text in ([paths] if isinstance(paths, str) else paths))
 
 
 # -- options of a reader -----------------------------------------------------------------------------------------------
@@ -323,12 +338,17 @@ def _files_below(root: Path, suffixes: tuple[str, ...], without: Collection[str]
 def _files_matching(pattern: Path) -> list[tuple[Path, str]]:
     if not glob.has_magic(str(pattern)):
         raise missing(pattern)
-    magic = next(i for i, part in enumerate(pattern.parts) if glob.has_magic(part))
-    root = Path(*pattern.parts[:magic]) if magic else Path()
+    root = _fixed(pattern)
     if not root.is_dir():
         raise missing(root)
-    found = set(_matching(root, pattern.parts[magic:]))
+    found = set(_matching(root, pattern.parts[len(root.parts) :]))
     return sorted(((path, path.relative_to(root).as_posix()) for path in found), key=lambda item: item[1])
+
+
+def _fixed(pattern: Path) -> Path:
+    """Return the folders above the first part of a pattern that has a wildcard; all of a path that has none."""
+    magic = next((i for i, part in enumerate(pattern.parts) if glob.has_magic(part)), None)
+    return Path(*pattern.parts[:magic])
 
 
 def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:

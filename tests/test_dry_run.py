@@ -43,7 +43,7 @@ def text(name, path, **options):
 
 TWICE = [
     ([text("a", "texts"), text("b", "texts/1.txt")], "by source a and by source b"),
-    ([text("a", "texts/*.txt", chunk=100), text("b", "texts", suffixes=["1.txt"])], "by source a and by source b"),
+    ([text("a", "texts/*.txt", chunk=100), text("b", ["texts/1.txt"], chunk=100)], "by source a and by source b"),
     (
         [{"name": "a", "inputs": [{"reader": "source.text", "options": {"path": "texts/1.txt"}}] * 2}],
         "by source a, input 1 and by source a, input 2",
@@ -86,11 +86,12 @@ def test_a_filter_that_knows_duplicates_allows_a_file_twice(texts, andrea, tiny,
 
 
 def test_a_file_may_give_two_sources_other_text(texts, andrea, tiny, write_experiment):
-    """Two fields of the same rows are two sources."""
+    """Two fields of the same rows are two sources; of other options too only the reader knows what they mean."""
     tiny["sources"] = [
         {"name": name, "reader": "source.jsonl", "options": {"path": "texts/rows.jsonl", "text": name}}
         for name in ("text", "reply")
     ]
+    tiny["sources"] += [text("long", "texts"), text("short", "texts/1.txt", chunk=100)]
     ended = andrea("prepare", write_experiment(tiny))
     assert ended.code == 0, ended.err
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from andrea import AndreaError, Document, SourceSpec, option, plugin
-from andrea.sources import Documents, cut_text, find_files, read_options, read_source, read_text
+from andrea.sources import Documents, cut_text, find_files, read_options, read_source, read_text, refuse_twice
 from andrea.types import SourceInput
 
 SPEC = SourceSpec("poems", "source.test", {"path": "x"})
@@ -173,6 +173,48 @@ def test_a_file_that_is_given_twice_is_refused(tree, second):
         find_files([str(tree / "b.txt"), str(tree / second)], [".txt"])
     assert (f"by '{tree / 'b.txt'}' and by '{tree / second}'" in caught.value.message) == (second != "b.txt")
     assert names([str(tree / "b.txt"), str(tree / "a")]) == ["b.txt", "deep/x.txt", "y.TXT", "z.txt"]
+
+
+@pytest.fixture
+def refuse(tree):
+    """Return a function that gives sources of two sets of options to a reader which needs a file of its own, too."""
+
+    def open_source(spec):
+        return Documents(lambda: iter(()), lambda: [(tree / "b.txt", "own"), *find_files(spec.options["path"])])
+
+    def call(*options, paths=("path",), answer=open_source):
+        sources = [SourceSpec(name, "source.test", one) for name, one in zip("st", options, strict=True)]
+        refuse_twice(sources, answer, lambda reader: paths)
+
+    return call
+
+
+@pytest.mark.parametrize("second", ["a/z.txt", "a/*.txt", "a", "**/[xz].txt"])
+def test_a_file_that_two_sources_read_in_the_same_way_is_refused(tree, refuse, second):
+    """However the path of either leads to it, if all else that the reader is told is the same."""
+    ways = [{"path": [str(tree / path)], "chunk": 9} for path in ("a/z.txt", second)]
+    with pytest.raises(AndreaError, match=r"a/z\.txt is given twice, by source s and by source t"):
+        refuse(*ways)
+    with pytest.raises(AndreaError, match=r"is given twice, by source s and by source t"):
+        refuse(*ways[:1] * 2, paths=("path", "words"))
+
+
+def test_sources_that_may_read_other_text_are_not_refused(tree, refuse):
+    """A stranger's reader says what its options mean; files that it needs besides are no text of either source."""
+    first, second = str(tree / "a/z.txt"), str(tree / "a/deep")
+    refuse({"path": first}, {"path": second})
+    refuse({"path": first, "chunk": 1}, {"path": first, "chunk": 2})
+    refuse({"path": first, "suffixes": [".a"]}, {"path": first})
+    refuse({"path": first, "words": "one"}, {"path": first, "words": "two"}, paths=("path", "words"))
+
+
+def test_who_names_no_files_is_asked_once(refuse):
+    """To open a source may take long; sources that nothing else is like are not opened at all."""
+    opened = []
+    refuse({"path": "a"}, {"path": "b"}, answer=opened.append)
+    assert [spec.name for spec in opened] == ["s"]
+    refuse({"path": "a"}, {"path": "b", "chunk": 1}, answer=opened.append)
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize("path", ["a/zz.txt", "a/nothing/*.txt", "none"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from itertools import groupby
 from string import Formatter
 from typing import Any
@@ -58,7 +58,8 @@ def open_source(spec: SourceSpec) -> Documents:
     """Read documents from the rows of a split; without columns named, `messages`, `conversations` or `text`."""
     options = read_options(spec, Options)
     _check(spec, options)
-    return Documents(partial(_read, open_repository(spec.name, options.dataset, options.revision), options))
+    repository = cache(partial(open_repository, spec.name, options.dataset, options.revision))  # not before it is read
+    return Documents(partial(_read, repository, options))
 
 
 def _check(spec: SourceSpec, options: Options) -> None:
@@ -79,7 +80,8 @@ def _check(spec: SourceSpec, options: Options) -> None:
             raise AndreaError(f"source {spec.name}: {name} is no regular expression: {error}") from error
 
 
-def _read(repository: Repository, options: Options) -> Iterator[Document]:
+def _read(opened: Callable[[], Repository], options: Options) -> Iterator[Document]:
+    repository = opened()
     files = repository.files(options.config, options.split, options.files)
     rows = (
         (f"{name} {row.place}", row)

@@ -30,7 +30,7 @@ def open_source(spec: SourceSpec) -> Documents:
             f"source {spec.name}: source.markdown is told to read nothing",
             'give "path": "FOLDER", or "distributions": true, or both',
         )
-    if options.path is None or options.distributions:  # what is installed is no list of files
+    if options.path is None or options.distributions:  # importlib does not say which files hold these
         return Documents(partial(_read, options))
     return Documents(partial(_read, options), partial(find_files, options.path, options.suffixes))
 

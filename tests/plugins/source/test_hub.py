@@ -202,6 +202,9 @@ def test_a_dataset_by_name(dataset, monkeypatch):
     fetched = {name for name, *rest in stand_in.calls[1:]}
     assert fetched == {"README.md", *(f"data/all/train-0000{number}-of-00003.parquet" for number in range(3))}
     assert {call[-1] for call in stand_in.calls[1:]} == {"c0ffee"}
+    stand_in.calls.clear()
+    hub.open_source(SourceSpec("s", "source.hub", {"dataset": "owner/name"}))
+    assert stand_in.calls == []  # before a document is asked for
 
 
 def test_a_hub_that_refuses(monkeypatch):
