@@ -318,13 +318,15 @@ __device__ __forceinline__ void multiply(const TensorMap& a, const TensorMap& b,
   await_cluster();  // no block ends while another may still reach into its shared memory
 }
 
-#define GEMM(NAME, GRADIENT)                                                                                           \
-  extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)                              \
-  NAME(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b, const __grid_constant__ TensorMap d,   \
-       const __grid_constant__ TensorMap aux, int m, int n, int k) {                                                   \
-    multiply<GRADIENT>(a, b, d, aux, m, n, k);                                                                         \
-  }
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+k_gemm_gelu(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+            const __grid_constant__ TensorMap d, const __grid_constant__ TensorMap aux, int m, int n, int k) {
+  multiply<false>(a, b, d, aux, m, n, k);
+}
 
-GEMM(k_gemm_gelu, false)
-GEMM(k_gemm_gelu_gradient, true)
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+k_gemm_gelu_gradient(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
+                     const __grid_constant__ TensorMap d, const __grid_constant__ TensorMap aux, int m, int n, int k) {
+  multiply<true>(a, b, d, aux, m, n, k);
+}
 #endif

@@ -19,7 +19,6 @@ from andrea.engine.launcher import TENSOR_MAP_BYTES, Kernels, check, driver
 from andrea.errors import AndreaError
 from andrea.types import Precision
 
-SIGNATURE = "ttttiii"
 VERSION = "1"
 TYPES = {"bfloat16": "BFLOAT16", "float16": "FLOAT16"}
 #: Of the epilogues that there are kernels for: whether B is stored [n, k], and the kernel.
@@ -126,7 +125,7 @@ class HopperProduct:
     def __init__(self, library: HopperGemms, problem: Problem) -> None:
         self._problem = problem
         name = KERNELS[problem.epilogue][1]
-        self._kernel = library.kernels.kernel(name, SIGNATURE)
+        self._kernel = library.kernels.kernel(name)
         self._kernel.allow_shared(SHARED_BYTES)
         tiles = -(-problem.m // (ROWS * library.cluster)) * (problem.n // COLUMNS)
         self._grid = min(tiles, library.multiprocessors // library.cluster) * library.cluster
