@@ -149,16 +149,17 @@ def test_numbers_far_from_zero(bench, precision, close, epilogue):
 @pytest.mark.parametrize("epilogue", ["gelu", "dgelu"])
 @pytest.mark.parametrize("m", [5000, 1000])
 def test_a_thousand_products_give_the_same_bits(bench, epilogue, m):
-    """Whichever block is first, and whatever is still on its way: 1,000 launches in a row, compared each."""
+    """Whichever block is first, and whatever is still on its way: 1,000 launches, every 20th and the last compared."""
     p = bench.problem(epilogue, m, 3072 if m == 1000 else 1536, 384)
     given = bench.operands(p)
     a, b, d, aux = bench.place(p, *given)
     product, first = bench.gemms.prepare(p), None
-    for _ in range(1000):
+    for launch in range(1000):
         product(a, b, d, 0, aux)
-        result = bench.card.get(d, (p.m, p.n), bench.type)
-        first = result if first is None else first
-        assert np.array_equal(result.view(np.uint16), first.view(np.uint16))
+        if launch % 20 == 0 or launch == 999:  # all would be 15 GB over the bus
+            result = bench.card.get(d, (p.m, p.n), bench.type)
+            first = result if first is None else first
+            assert np.array_equal(result.view(np.uint16), first.view(np.uint16))
 
 
 @pytest.mark.parametrize("epilogue", ["gelu", "dgelu"])
