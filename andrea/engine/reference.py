@@ -331,7 +331,8 @@ def plan_memory(config: EngineConfig, dtype: npt.DTypeLike = np.float32) -> list
 
 
 def _threads(config: EngineConfig) -> int:
-    return min(int(config.options.get("threads", _cores())), len(_slices(config)))
+    threads: int = config.options.get("threads", _cores())
+    return min(threads, len(_slices(config)))
 
 
 def _rows_at_work(config: EngineConfig) -> int:
