@@ -18,6 +18,7 @@ from andrea.cli_benchmark import benchmark
 from andrea.cli_evaluate import evaluate
 from andrea.cli_export import export, import_
 from andrea.cli_options import (
+    EMPTY_TEXTS,
     AsJson,
     DataFolder,
     DeviceName,
@@ -66,15 +67,18 @@ def main() -> None:
         sys.exit(2)
 
 
-EMPTY_TEXTS = ("--prompt", "--opening", "--stop", "--text", "--tasks", "--sizes")  # options that take an empty text
-
-
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse an empty argument, which is mostly a variable of the shell that is not set; as a path it would be `.`."""
     for before, one in pairwise(["andrea", *arguments]):
         name, _, value = one.partition("=") if one.startswith("--") and "=" in one else (before, "", one)
-        if not value and name not in EMPTY_TEXTS:
+        if not value and name not in _text_options():
             raise AndreaError(f"the argument behind {name} is empty", 'is a variable not set? this folder is "."')
+
+
+def _text_options() -> set[str]:
+    """Return the options that take an empty text, which they say when typer makes the commands."""
+    typer.main.get_command(app)
+    return EMPTY_TEXTS
 
 
 def _version(wanted: bool) -> None:

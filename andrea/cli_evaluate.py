@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.cli_answers import print_json, print_table
-from andrea.cli_options import AsJson, CheckpointName, DeviceName, RunFolder
+from andrea.cli_options import AsJson, CheckpointName, DeviceName, RunFolder, text_option
 from andrea.errors import AndreaError
 from andrea.extras import import_extra
 
@@ -25,7 +25,10 @@ def evaluate(
         bool, typer.Option("--bigram", help="beside it a Kneser-Ney bigram model of the same tokens")
     ] = False,
     tasks: Annotated[
-        str, typer.Option(metavar="NAME,NAME", help="instead, tasks of the lm-evaluation-harness, for instance piqa")
+        str,
+        text_option(
+            "--tasks", metavar="NAME,NAME", help="instead, tasks of the lm-evaluation-harness, for instance piqa"
+        ),
     ] = "",
     task_folder: Annotated[Path | None, typer.Option(help="folder with further tasks of the harness, as YAML")] = None,
     shots: Annotated[int | None, typer.Option(min=0, help="examples before each question of a task")] = None,

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+EMPTY_TEXTS: set[str] = set()  # names of options made by `text_option`
+
+
+def text_option(name: str, **settings: Any) -> Any:
+    """Return an option whose value may be empty; an empty value of any other one is refused."""
+    EMPTY_TEXTS.add(name)
+    return typer.Option(name, **settings)
+
 
 # -- an experiment -----------------------------------------------------------------------------------------------------
 
@@ -31,7 +40,7 @@ TopK = Annotated[int, typer.Option(min=0, help="keep the k best tokens; 0 keeps 
 TopP = Annotated[float, typer.Option(min=0.0, max=1.0, help="keep the likeliest tokens up to p")]
 Penalty = Annotated[float, typer.Option(min=0.0, help="above 1 discourages repeats")]
 DrawSeed = Annotated[int, typer.Option(help="of the draws")]
-Stops = Annotated[list[str] | None, typer.Option("--stop", metavar="TEXT", help="end before this; repeatable")]
+Stops = Annotated[list[str] | None, text_option("--stop", metavar="TEXT", help="end before this; repeatable")]
 Speed = Annotated[bool, typer.Option("--speed", help="say how fast the text came")]
 
 # -- where, and how it is shown ----------------------------------------------------------------------------------------

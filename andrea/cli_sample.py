@@ -25,6 +25,7 @@ from andrea.cli_options import (
     Temperature,
     TopK,
     TopP,
+    text_option,
 )
 from andrea.errors import AndreaError
 
@@ -40,7 +41,7 @@ RULE = "\n" + "-" * 40
 
 def sample(
     folder: RunFolder = None,
-    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="beginning of a text; repeatable")] = None,
+    prompt: Annotated[list[str] | None, text_option("--prompt", help="beginning of a text; repeatable")] = None,
     prompts: Annotated[
         Path | None, typer.Option(help="file of prompts, one a line; .jsonl: JSON texts, or objects with a prompt")
     ] = None,
@@ -218,7 +219,7 @@ COMMANDS = {
 
 def chat(
     folder: RunFolder = None,
-    opening: Annotated[str, typer.Option(help="text before the first turn")] = "",
+    opening: Annotated[str, text_option("--opening", help="text before the first turn")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="tokens of a reply at most")] = 256,
     temperature: Temperature = 0.8,
     top_k: TopK = 0,

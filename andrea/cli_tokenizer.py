@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from andrea.cli_answers import ending_as_asked, print_json, print_table
-from andrea.cli_options import AsJson, DataFolder, Plugins, Settings
+from andrea.cli_options import AsJson, DataFolder, Plugins, Settings, text_option
 from andrea.errors import AndreaError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def train(
 @tokenizer.command()
 def inspect(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER|RUN", help="folder of a tokenizer, or of a run")],
-    text: Annotated[list[str] | None, typer.Option("--text", help="show how this is cut; repeatable")] = None,
+    text: Annotated[list[str] | None, text_option("--text", help="show how this is cut; repeatable")] = None,
     most: Annotated[int, typer.Option(min=0, help="segments in each list")] = 20,
     json_: AsJson = False,
 ) -> None:
@@ -146,7 +146,7 @@ def diet(
         Path | None, typer.Option("--tokenizer", metavar="FOLDER", help="judge this one in place of its own")
     ] = None,
     sizes: Annotated[
-        str, typer.Option(help="vocabulary sizes of the sweep; empty leaves it out")
+        str, text_option("--sizes", help="vocabulary sizes of the sweep; empty leaves it out")
     ] = "512,1024,2048,4096",
     sample_bytes: Annotated[int, typer.Option(min=1, help="text of the sweep, in bytes")] = 8_000_000,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="draw the sweep")] = None,

@@ -95,10 +95,21 @@ def test_an_empty_argument_is_refused(andrea, arguments, behind):
     assert ended.err.startswith(f"error: the argument behind {behind} is empty\n")
 
 
-def test_a_text_may_be_empty(andrea, current_folder):
+TEXTS = [
+    (("sample", "--prompt", ""), "there is no run in runs/"),
+    (("sample", "--prompt="), "there is no run in runs/"),
+    (("sample", "--stop", ""), "a stop string is empty"),
+    (("chat", "--opening", ""), "there is no run in runs/"),
+    (("evaluate", "--tasks", ""), "there is no run in runs/"),
+    (("tokenizer", "inspect", "none", "--text", ""), "no tokenizer plugin can load none"),
+    (("tokenizer", "diet", "none", "--sizes", ""), "there is no experiment or file 'none'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), TEXTS)
+def test_a_text_may_be_empty(andrea, current_folder, arguments, said):
     """Where that means something: what is refused then is another thing."""
-    for arguments in (("sample", "--prompt", ""), ("sample", "--prompt="), ("chat", "--opening", "")):
-        assert "there is no run in runs/" in andrea(*arguments).err
+    assert said in andrea(*arguments).err
 
 
 def test_a_folder_is_no_checkpoint(andrea, current_folder):
