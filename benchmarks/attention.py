@@ -237,7 +237,7 @@ def measure_gemm():
         storage = PRECISIONS[name].storage
         gemms = OwnGemms(PRECISIONS[name], architecture())
         workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
-        gemms.workspace = workspace.data_ptr()
+        gemms.workspaces[torch.cuda.current_stream().cuda_stream] = workspace.data_ptr()
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
         sizes = [(8192, 8192, 8192, "nt"), (65536, 2304, 768, "nn"), (65536, 768, 3072, "nt"), (768, 768, 65536, "tn")]
         for m, n, k, letters in sizes if name != "fp32" else [(4096, 4096, 4096, "nn"), *sizes[1:]]:
