@@ -109,6 +109,8 @@ def _check_document(document: Any, spec: SourceSpec) -> None:
 class Documents:
     """What a reader returns: documents that can be read again.
 
+    A source is opened more often than it is read, so what takes long waits for `read`.
+
     Attributes
     ----------
     read
