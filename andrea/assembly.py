@@ -30,6 +30,7 @@ from andrea.strict_json import to_json
 from andrea.tokenfile import TokenFile, partial_name, write_whole
 from andrea.tokens import Prepared
 from andrea.types import Precision
+from andrea.workers import refuse_in_a_script_without_guard
 
 
 def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -> Loop:
@@ -42,6 +43,7 @@ def open_run(plan: Plan, say: Say, progress: Progress, interrupts: Interrupts) -
     AndreaError
         When data, engine or folder refuse; a new run's folder is then left as it was.
     """
+    refuse_in_a_script_without_guard()
     plugins = create(_with_steps(plan), plan.config.source_names)
     hooks = Hooks(register(plugins), plan.request.trace_hooks)
     say(f"plugins: {', '.join(name for name, _ in plugins)}")

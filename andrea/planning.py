@@ -180,7 +180,9 @@ def _marker(path: Path) -> Path:
     """Return the path of the ``.json`` of a checkpoint that is there."""
     marker = marker_of(path)
     if not marker.is_file():
-        raise AndreaError(f"there is no checkpoint {path}", "give one of its files: RUN/checkpoints/step_NNNNNN.json")
+        there = sorted(one.stem for one in marker.parent.glob("step_*.json"))
+        hint = f"{marker.parent} has {', '.join(there)}" if there else "as in RUN/checkpoints/step_NNNNNN.json"
+        raise AndreaError(f"there is no checkpoint {path}", hint)
     return marker
 
 

@@ -21,7 +21,7 @@ from andrea.interrupts import Interrupts
 from andrea.loop import Hooks
 from andrea.planning import Plan
 from andrea.registry import Chosen, create, find, path_options, register, source_digest
-from andrea.sources import find_files, refuse_twice
+from andrea.sources import expand, find_files, refuse_twice
 from andrea.strict_json import to_json
 from andrea.tokens import Prepared, StoppedError, prepare, reopen, survey
 from andrea.types import Document, NeedsTextError, SourceSpec, Tokenizer, TokenizerRequest
@@ -33,7 +33,7 @@ Progress = Callable[[str, int, int], None]
 
 def cache_folder() -> Path:
     """Return the folder of prepared data: ``ANDREA_CACHE``, else the user's cache."""
-    return Path(os.environ.get("ANDREA_CACHE") or platformdirs.user_cache_dir("andrea"))
+    return expand(os.environ.get("ANDREA_CACHE", "").strip() or platformdirs.user_cache_dir("andrea"))
 
 
 class Asked:

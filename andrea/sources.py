@@ -158,7 +158,7 @@ def refuse_twice(
                 files = getattr(open_source(part), "files", None)
                 if files is None:
                     break
-                found = {path.resolve(): path for path, _ in files() if where is None or _leads_to(where, path)}
+                found = {_real(path): path for path, _ in files() if where is None or _leads_to(where, path)}
             if twice := given.keys() & found.keys():
                 one = min(twice)
                 raise AndreaError(
@@ -313,7 +313,7 @@ def find_files(
         if not files:
             wanted = " or ".join(suffixes) or "any"
             raise AndreaError(f"{root} holds no file ({wanted})", "give another path, or other suffixes")
-        full = {path.resolve(): path for path, _ in files}
+        full = {_real(path): path for path, _ in files}
         if twice := full.keys() & given.keys():
             one = min(twice)
             ways = "" if given[one] == text else f", by {given[one]!r} and by {text!r}"
@@ -321,6 +321,11 @@ def find_files(
         given |= dict.fromkeys(full, text)
         found += files
     return found
+
+
+def _real(path: Path) -> Path:
+    """Return where a path leads; links that lead in a circle end there, and whoever opens the file is told."""
+    return Path(os.path.realpath(path))
 
 
 def _files_below(root: Path, suffixes: tuple[str, ...], without: Collection[str]) -> list[tuple[Path, str]]:

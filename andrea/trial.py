@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import field, frozen
+from attrs import astuple, field, frozen
 
 from andrea.config import from_json
 from andrea.errors import AndreaError, did_you_mean
@@ -204,7 +205,10 @@ def read_cost(folder: Path) -> Cost | None:
     """Return what the run in a folder took so far, None where it was not measured; as `read_beside`."""
 
     def take(value: Any) -> Cost:
-        return Cost(value["seconds"] + 0.0, value["steps"] + 0, value["curriculum_seconds"] + 0.0)
+        cost = Cost(value["seconds"] + 0.0, value["steps"] + 0, value["curriculum_seconds"] + 0.0)
+        if not all(0 <= figure < math.inf for figure in astuple(cost)):
+            raise ValueError
+        return cost
 
     return read_beside(folder / COST, take, "of the time up to now nothing is then known")
 

@@ -92,8 +92,8 @@ class Result:
 
 
 def mean_of(values: Mapping[str, float]) -> float:
-    """Return the unweighted mean over the sources."""
-    return math.fsum(values.values()) / len(values)
+    """Return the unweighted mean over the sources; of none it is not a number."""
+    return math.fsum(values.values()) / len(values) if values else math.nan
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -137,7 +137,10 @@ def _test(job: Job) -> dict[str, float]:
     """Return bits per byte on the test rows, by source."""
 
     def take(value: Any) -> dict[str, float]:
-        return {name: figure + 0.0 for name, figure in value["bits_per_byte"].items()}
+        found = {name: figure + 0.0 for name, figure in value["bits_per_byte"].items()}
+        if found.keys() != value["rows"].keys() or any(figure < 0 for figure in found.values()):
+            raise ValueError
+        return found
 
     return read_beside(job.folder / TEST, take, "andrea trial without --report measures it anew") or {}
 

@@ -9,6 +9,7 @@ experiment with a reader that names none is read at every start.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -70,9 +71,10 @@ class Memo:
     def recall(self) -> str | None:
         """Return the digest of the record that was made of these files as they look now, if one was."""
         self._begin, self._before = time.time(), self._see()
-        with suppress(OSError, ValueError, KeyError, TypeError):  # none, or a damaged one
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # none, or a damaged one
             record = json.loads(self._path.read_bytes())
-            if self._before is not None and record["files"] == self._before.digest:
+            known = self._before is not None and record["files"] == self._before.digest
+            if known and re.fullmatch("[0-9a-f]{64}", record["prepared"]):
                 return str(record["prepared"])
         return None
 

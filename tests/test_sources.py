@@ -175,6 +175,16 @@ def test_a_file_that_is_given_twice_is_refused(tree, second):
     assert names([str(tree / "b.txt"), str(tree / "a")]) == ["b.txt", "deep/x.txt", "y.TXT", "z.txt"]
 
 
+def test_links_in_a_circle_are_an_error_where_they_are_opened(tree):
+    """Such a file is found like others; whoever opens it is told which it is."""
+    (tree / "circle.txt").symlink_to(tree / "circle.txt")
+    (found,) = [path for path, name in find_files([str(tree / "*.txt"), str(tree / "a")]) if name == "circle.txt"] or [
+        tree / "circle.txt"
+    ]
+    with pytest.raises(AndreaError, match=r"cannot read .*circle\.txt"):
+        list(read_text(found))
+
+
 @pytest.fixture
 def refuse(tree):
     """Return a function that gives sources of two sets of options to a reader which needs a file of its own, too."""

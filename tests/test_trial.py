@@ -348,7 +348,13 @@ def test_a_damaged_file_of_a_run_is_named(andrea, write, shared_folder, current_
     run = current_folder / "trials" / "small" / "runs" / "uniform.0"
     test = (run / "test.json").read_bytes()
     for name, cure in (("test.json", "measures it anew"), ("cost.json", "nothing is then known")):
-        for damage in (b"", b"{", b"[]", b"{}", b'{"bits_per_byte": {"one": "2"}, "seconds": "2"}', b"\xff"):
+        texts = (
+            b'{"bits_per_byte": {"one": "2"}, "rows": {"one": 2}, "seconds": "2"}',
+            b'{"bits_per_byte": {}, "rows": {"one": 2}, "seconds": Infinity, "steps": 1, "curriculum_seconds": 0}',
+            b'{"bits_per_byte": {"one": 2}, "rows": {"one": 2, "two": 2}, "seconds": 2, "steps": 1}',
+            b'{"bits_per_byte": {"one": -2}, "rows": {"one": 2}, "seconds": 2, "steps": -1, "curriculum_seconds": 0}',
+        )
+        for damage in (b"", b"{", b"[]", b"{}", b"\xff", *texts):
             (run / name).write_bytes(damage)
             reported = andrea(*asked, "--report")
             assert reported.code == 2

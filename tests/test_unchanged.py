@@ -192,6 +192,18 @@ def test_damaged_data_is_made_again(prepare, tmp_path, kind):
     assert prepare() == (first, False)
 
 
+@pytest.mark.parametrize(
+    "damage", ["[" * 100_000, '{"files": "FILES", "prepared": "' + "a" * 5000 + '"}', "[]", '{"files": 1}']
+)
+def test_a_damaged_note_is_none(prepare, tmp_path, damage):
+    """Whatever stands in its place, the sources are read then."""
+    first, _ = prepare()
+    (path,) = (tmp_path / "own").glob("unchanged/*.json")
+    path.write_text(damage.replace("FILES", json.loads(path.read_text())["files"]))
+    assert prepare() == (first, True)
+    assert prepare() == (first, False)
+
+
 def test_a_cache_that_cannot_be_written_is_used_and_not_complained_of(prepare, monkeypatch):
     """Nothing is written to find data again; what cannot be noted is read the next time."""
 

@@ -23,8 +23,8 @@ class Fixed:
         values = list(self.weights.values())
         if not all(math.isfinite(value) and value >= 0 for value in values) or not any(values):
             raise AndreaError(
-                f"bandit.fixed.weights is {self.weights}, of which nothing can be drawn",
-                "at least one weight above 0: --set 'bandit.fixed.weights={\"SOURCE\": 1}'",
+                f"bandit.fixed.weights is {self.weights}",
+                "numbers from 0 up, at least one of them above 0: --set 'bandit.fixed.weights={\"SOURCE\": 1}'",
             )
 
     @hookimpl

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from andrea import Run, hookimpl, option, plugin
+from andrea import AndreaError, Run, hookimpl, option, plugin
 
 
 @plugin
@@ -19,6 +19,14 @@ class Warmup:
     curriculum_warmup_sources: list[str] = option(
         factory=list, help="names of the sources to begin with; none: all", sources=True
     )
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a length that is none."""
+        if self.curriculum_warmup_steps < 0:
+            raise AndreaError(
+                f"weight.warmup.curriculum_warmup_steps is {self.curriculum_warmup_steps}",
+                "steps from 0 up: --set weight.warmup.curriculum_warmup_steps=1000",
+            )
 
     @hookimpl
     def weigh_sources(self, step: int, run: Run) -> npt.NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from andrea import AndreaError
 from andrea.plugins.weight.warmup import Warmup
 
 
@@ -27,3 +28,9 @@ def test_an_empty_list_restricts_nothing(make_run):
 def test_the_published_warmup_is_the_default():
     """20,000 steps."""
     assert Warmup().curriculum_warmup_steps == 20000
+
+
+def test_a_length_below_0_is_refused():
+    """No run has such a step."""
+    with pytest.raises(AndreaError, match="curriculum_warmup_steps is -1"):
+        Warmup(curriculum_warmup_steps=-1)
