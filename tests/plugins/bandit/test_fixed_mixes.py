@@ -86,7 +86,7 @@ def test_fixed_weights_become_shares(make_run):
 @pytest.mark.parametrize("weights", [{}, {"a": 0.0}, {"a": -1.0}])
 def test_weights_that_leave_nothing_are_refused(weights):
     """No weight above 0, and negative ones."""
-    with pytest.raises(AndreaError, match="bandit.fixed.weights is "):
+    with pytest.raises(AndreaError, match=r"bandit\.fixed\.weights is "):
         Fixed(weights=weights)
 
 
