@@ -27,7 +27,7 @@ SWITCHES: Mapping[str, Any] = {
     "arena_limit": int,
     "attention": ("auto", "mma", "hopper", "cudnn"),
     "fused_gelu": (True, False),
-    "gemm": ("auto", "cublaslt", "own", "hopper"),
+    "gemm": ("auto", "cublaslt", "own"),
     "graph": (True, False),
     "overlap": (True, False),
     "slices": int,

@@ -106,6 +106,7 @@ class Attention:
         When no kernel has this width.
     """
 
+    name = "mma"
     version = ""  # our own kernels are in the digest of all kernels
 
     def __init__(

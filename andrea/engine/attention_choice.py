@@ -7,13 +7,15 @@ from typing import Protocol
 from andrea.engine import EngineConfig
 from andrea.engine.attention import Attention
 from andrea.engine.attention_cudnn import CudnnAttention, check_cudnn
-from andrea.engine.attention_hopper import HopperAttention, hopper_cell
+from andrea.engine.attention_hopper import HopperAttention, has_kernel, hopper_cell
 from andrea.engine.compiler import architecture_of
 from andrea.types import Device, Precision
 
 
 class AttentionKernels(Protocol):
     """What the engine launches; see `andrea.engine.attention.Attention` for shapes. Arguments are device addresses."""
+
+    name: str
 
     @property
     def version(self) -> str:
@@ -41,13 +43,15 @@ class AttentionKernels(Protocol):
         """Give everything back."""
 
 
-def attention_of(config: EngineConfig) -> str:
-    """Return the name of the attention that a configuration asks for.
+def attention_of(config: EngineConfig, precision: Precision, architecture: str) -> str:
+    """Return the name of the attention that a configuration gets.
 
-    ``mma`` and ``hopper`` are kernels of our own; ``auto`` is the first of them.
+    ``mma`` and ``hopper`` are kernels of our own; ``auto`` is the second where it has a kernel, else the first.
     """
     wanted = str(config.options.get("attention", "auto"))
-    return "mma" if wanted == "auto" else wanted
+    if wanted != "auto":
+        return wanted
+    return "hopper" if has_kernel(config.model.head_dim, precision, architecture) else "mma"
 
 
 def check_attention(config: EngineConfig, device: Device, precision: Precision) -> None:
@@ -58,11 +62,12 @@ def check_attention(config: EngineConfig, device: Device, precision: Precision) 
     AndreaError
         Says what it can compute.
     """
-    chosen = attention_of(config)
+    architecture = architecture_of(device.capability)
+    chosen = attention_of(config, precision, architecture)
     if chosen == "cudnn":
         check_cudnn(config, device, precision)
     elif chosen == "hopper":
-        hopper_cell(config.model.head_dim, precision, architecture_of(device.capability))
+        hopper_cell(config.model.head_dim, precision, architecture)
 
 
 def open_attention(config: EngineConfig, precision: Precision, architecture: str) -> AttentionKernels:
@@ -73,15 +78,10 @@ def open_attention(config: EngineConfig, precision: Precision, architecture: str
     AndreaError
         When it cannot compute this.
     """
-    model, chosen = config.model, attention_of(config)
+    model, chosen = config.model, attention_of(config, precision, architecture)
     shape = (model.head_dim, model.n_head, precision, architecture)
     if chosen == "cudnn":
         return CudnnAttention(*shape, config.batch_size, model.context, config.training)
     if chosen == "hopper":
         return HopperAttention(*shape)
     return Attention(*shape)
-
-
-def describe(config: EngineConfig, attention: AttentionKernels) -> str:
-    """Return what a fingerprint says of an attention: its name, and what is not in the digest of our own kernels."""
-    return f"{attention_of(config)} {attention.version}".rstrip()

@@ -122,6 +122,8 @@ class CudnnAttention:
         When cuDNN is missing, or refuses the shape.
     """
 
+    name = "cudnn"
+
     def __init__(
         self,
         head_dim: int,

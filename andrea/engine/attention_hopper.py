@@ -73,6 +73,8 @@ class HopperAttention(Attention):
         When there is no kernel for these.
     """
 
+    name = "hopper"
+
     def __init__(
         self, head_dim: int, n_head: int, precision: Precision, architecture: str, tiles: Choice | None = None
     ) -> None:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from attrs import evolve, frozen
 
 from andrea.engine import Buffer, EngineConfig, fp8
-from andrea.engine.attention_choice import attention_of
 from andrea.engine.attention_cudnn import WORKSPACE, workspace_bytes
 from andrea.engine.branch import WORKSPACE as SIDE_WORKSPACE
 from andrea.engine.branch import overlaps
@@ -158,7 +157,7 @@ def plan_memory(config: EngineConfig, precision: Precision) -> MemoryPlan:
     plan.add("gemm_workspace", "scratch of cuBLASLt", (WORKSPACE_BYTES,), "uint8")
     if overlaps(config):  # as large: which algorithm is taken, and so how much it needs, is not known yet
         plan.add(SIDE_WORKSPACE, "scratch of cuBLASLt on the side stream", (WORKSPACE_BYTES,), "uint8")
-    if attention_of(config) == "cudnn":
+    if config.options.get("attention") == "cudnn":
         size = workspace_bytes(config.batch_size, config.model.context, config.model.n_head, config.training)
         plan.add(WORKSPACE, "scratch of cuDNN", (size,), "uint8")
     return plan

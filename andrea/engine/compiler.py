@@ -48,8 +48,8 @@ class KernelReport:
     shared
         Static shared memory of a block.
     parameters
-        One letter a parameter: p pointer, i int32, l int64, f float32, d float64, t TensorMap; empty when the text
-        writes the kernel through a macro.
+        One letter a parameter: p pointer, i int32, l int64, f float32, d float64; empty when the text writes the kernel
+        through a macro.
     """
 
     name: str
@@ -358,7 +358,6 @@ _LETTERS = {
     "int64": "l",
     "uint64": "l",
     "long": "l",
-    "TensorMap": "t",
 }
 
 

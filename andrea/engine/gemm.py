@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from attrs import frozen
 
+from andrea.engine.import_alone import import_alone
 from andrea.errors import AndreaError
 from andrea.types import Device, Precision
 
@@ -228,12 +229,10 @@ class CublasLt:
 
     def __init__(self, card: str, table: Mapping[str, Mapping[str, str]]) -> None:
         try:
-            from nvmath.bindings import cublasLt
-
-            self.version, self.handle = str(cublasLt.get_version()), cublasLt.create()
+            self.lt: Any = import_alone("nvmath.bindings.cublasLt")
+            self.version, self.handle = str(self.lt.get_version()), self.lt.create()
         except (ImportError, RuntimeError) as error:
             raise AndreaError(f"cuBLASLt cannot be loaded: {error}", "pip install 'andrea[cuda]'") from error
-        self.lt: Any = cublasLt
         self.workspaces: dict[int, int] = {}
         self.key = f"{card} {self.version}"
         self.used: dict[str, str] = {}
@@ -347,8 +346,6 @@ class CublasLt:
 def open_gemms(wanted: str, device: Device, precision: Precision, architecture: str) -> Gemms:
     """Return the library of products: ``cublaslt``, ``own``, or ``auto``, which takes cuBLASLt where it is installed.
 
-    ``hopper`` is cuBLASLt but for the products of `andrea.engine.gemm_hopper`.
-
     Raises
     ------
     AndreaError
@@ -359,10 +356,6 @@ def open_gemms(wanted: str, device: Device, precision: Precision, architecture: 
             raise AndreaError(f"engine.gemm own has no products for precision {precision.name}", "leave it at auto")
         if wanted == "auto":
             wanted = "cublaslt"
-    if wanted == "hopper":
-        from andrea.engine.gemm_hopper import HopperGemms
-
-        return HopperGemms(device.name, read_table(), precision, architecture)
     if wanted != "own":
         try:
             return CublasLt(device.name, read_table())

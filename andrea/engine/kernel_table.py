@@ -27,7 +27,6 @@ HOT_FILES = (
     "gelu",
     "residual",
     "gemm",
-    "gemm_hopper",
     "matvec",
     "fp8",
 )

@@ -19,17 +19,14 @@ from andrea.errors import AndreaError
 
 Dimensions = int | tuple[int, ...]
 
-TENSOR_MAP_BYTES = 128  # the driver's record of a matrix for Hopper's copy engine
-
 _TYPES: dict[str, Any] = {
     "p": ctypes.c_uint64,
     "i": ctypes.c_int32,
     "l": ctypes.c_int64,
     "f": ctypes.c_float,
     "d": ctypes.c_double,
-    "t": ctypes.c_char * TENSOR_MAP_BYTES,
 }
-_BYTES = {"p": 8, "i": 4, "l": 8, "f": 4, "d": 8, "t": TENSOR_MAP_BYTES}
+_BYTES = {"p": 8, "i": 4, "l": 8, "f": 4, "d": 8}
 _PLAIN_SHARED = 48 * 1024  # a block gets more, static and dynamic together, only when the kernel's limit is raised
 
 
@@ -89,7 +86,7 @@ class Kernel:
     function
         The driver's handle.
     signature
-        One letter a parameter: p pointer, i int32, l int64, f float32, d float64, t TensorMap.
+        One letter a parameter: p pointer, i int32, l int64, f float32, d float64.
     """
 
     def __init__(self, bindings: Any, name: str, function: Any, signature: str) -> None:
@@ -122,7 +119,7 @@ class Kernel:
         stream
             The driver's stream, or 0.
         arguments
-            In the kernel's order: pointers and integers as int, float32 as float, a TensorMap as its bytes.
+            In the kernel's order: pointers and integers as int, float32 as float.
         """
         self._fill(arguments)
         if shared_bytes > self._shared_limit:
@@ -195,7 +192,7 @@ class Kernels:
         name
             As in the text.
         signature
-            Only for kernels that a macro writes: one letter a parameter (p, i, l, f, d, t). Checked against the card's.
+            Only for kernels that a macro writes: one letter a parameter (p, i, l, f, d). Checked against the card's.
         """
         if name not in self._made:
             if name not in self._found:

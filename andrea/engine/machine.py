@@ -31,7 +31,6 @@ from andrea.engine.buffers import (
 from andrea.engine.compiler import architecture_of, compile_kernels
 from andrea.engine.elementwise import FILES, Elementwise
 from andrea.engine.gemm import CublasLt, Gemms, Problem, open_gemms
-from andrea.engine.gemm_hopper import HopperGemms, check_hopper, layer_problems
 from andrea.engine.graph import Graph
 from andrea.engine.launcher import Kernels, check, driver, upload
 from andrea.errors import AndreaError
@@ -212,8 +211,6 @@ def check_support(config: EngineConfig, device: Device, precision: Precision) ->
             "take --plugin precision.fp16 or --plugin precision.fp32",
         )
     check_attention(config, device, precision)
-    if config.options.get("gemm") == "hopper":
-        check_hopper(model.d_model, precision, architecture_of(device.capability))
 
 
 def usable_memory(config: EngineConfig) -> int:
@@ -256,9 +253,8 @@ def fused_gelu(config: EngineConfig, precision: Precision, gemms: Gemms) -> tupl
     """Return whether GELU runs inside the product before it, and its gradient inside the product of the backward.
 
     Where a separate pass costs more than the epilogue, by measurement: in 16 bits always in the forward, and in the
-    backward from a width of 512 up, and wherever `andrea.engine.gemm_hopper` has that product (predicted). In float32
-    and tf32 the separate kernels are exact, and rounding the operands is part of them; with operands of 8 bits they
-    make the next product's operand as well.
+    backward from a width of 512 up. In float32 and tf32 the separate kernels are exact, and rounding the operands is
+    part of them; with operands of 8 bits they make the next product's operand as well.
     """
     wanted = config.options.get("fused_gelu")
     if wanted is not None:
@@ -267,7 +263,4 @@ def fused_gelu(config: EngineConfig, precision: Precision, gemms: Gemms) -> tupl
     eight_bit = fp8.products_of(config, precision)
     forward = half and not {"w_1.y", "w_2.y", "w_2.dw"} & set(eight_bit)
     backward = half and not {"w_2.dx", "w_1.dx", "w_1.dw"} & set(eight_bit)
-    width = config.model.d_model
-    product = layer_problems(width, config.batch_size * config.model.context, precision.storage)[1]
-    ours = isinstance(gemms, HopperGemms) and gemms.has_kernel(product)
-    return forward, backward and (width >= 512 or ours)
+    return forward, backward and config.model.d_model >= 512

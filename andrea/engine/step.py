@@ -14,7 +14,6 @@ import numpy.typing as npt
 from attrs import frozen
 
 from andrea.engine import Buffer, EngineConfig, GenerateOptions, StepResult, Tokens, Watch, check_training, sum_losses
-from andrea.engine.attention_choice import describe
 from andrea.engine.backward import backward
 from andrea.engine.buffers import Pinned
 from andrea.engine.compiler import architecture_of, compiler_version, kernel_digest
@@ -70,9 +69,9 @@ class CudaEngine:
     ----------
     config
         What is computed. Options read here: ``graph`` (True: what the card does again and again is captured; False
-        gives the same bits), ``overlap`` (False; True gives the same bits by two streams, see `andrea.engine.branch`),
-        ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt``, ``own`` or
-        ``hopper``, see `andrea.engine.gemm`), ``attention`` (see `andrea.engine.attention_choice`) and ``fused_gelu``
+        gives the same bits), ``overlap`` (whether by two streams, with the same bits; see `andrea.engine.branch`),
+        ``arena_limit`` (bytes that the arena may take), ``gemm`` (``auto``, ``cublaslt`` or ``own``, see
+        `andrea.engine.gemm`), ``attention`` (see `andrea.engine.attention_choice`) and ``fused_gelu``
         (True or False; by default as `andrea.engine.machine` decides).
     device
         A card, from `andrea.engine.device.find_device`.
@@ -455,7 +454,7 @@ class CudaEngine:
             "kernels": kernel_digest(),
             "gemm": f"{m.gemms.name} {m.gemms.version}",
             "gemm_algorithms": hashlib.sha256(algorithms.encode()).hexdigest(),
-            "attention": describe(self.config, m.attention),
+            "attention": f"{m.attention.name} {m.attention.version}".rstrip(),
             "fused_gelu": f"{m.fused_gelu} {m.fused_gelu_gradient}",
             "fp8": " ".join(products_of(self.config, self.precision)),
         }

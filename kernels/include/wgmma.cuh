@@ -92,21 +92,15 @@ __device__ __forceinline__ void pin(uint32 (&a)[M][N]) {
   WGMMA_LIST_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
                 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
-#define WGMMA_LIST_96                                                                       \
-  WGMMA_LIST_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"           \
-                ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-
 #define WGMMA_C4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define WGMMA_C16(i) WGMMA_C4(i), WGMMA_C4(i + 4), WGMMA_C4(i + 8), WGMMA_C4(i + 12)
 #define WGMMA_C32(i) WGMMA_C16(i), WGMMA_C16(i + 16)
 #define WGMMA_C64(i) WGMMA_C32(i), WGMMA_C32(i + 32)
-#define WGMMA_C96(i) WGMMA_C64(i), WGMMA_C32(i + 64)
 
-// One product of n columns: COUNT = n / 2 floats of C are operands 0.., those of A and B follow, then `add`. `down` is
-// "1" where B is MN-major.
-#define WGMMA_SHARED(n, COUNT, a0, b0, add0, down)                                                                  \
+// One product of n columns: COUNT = n / 2 floats of C are operands 0.., those of A and B follow, then `add`.
+#define WGMMA_SHARED(n, COUNT, a0, b0, add0)                                                                        \
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %" add0 ", 0; wgmma.mma_async.sync.aligned.m64n" n WGMMA_TYPES       \
-               "{" WGMMA_LIST_##COUNT "}, %" a0 ", %" b0 ", p, 1, 1, 0, " down "; }"                                 \
+               "{" WGMMA_LIST_##COUNT "}, %" a0 ", %" b0 ", p, 1, 1, 0, 0; }"                                       \
                : WGMMA_C##COUNT(0)                                                                                  \
                : "l"(a), "l"(b), "r"((int)add))
 #define WGMMA_REGISTERS(n, COUNT, a0, a1, a2, a3, b0, add0)                                                         \
@@ -117,14 +111,7 @@ __device__ __forceinline__ void pin(uint32 (&a)[M][N]) {
 
 // C = A B, or C += A B when `add`, over one k-step: A and B K-major in shared memory, 64 columns.
 __device__ __forceinline__ void multiply_shared(float (&c)[32], uint64 a, uint64 b, bool add) {
-  WGMMA_SHARED("64", 32, "32", "33", "34", "0");
-}
-
-// The same with 192 columns; DOWN, B is MN-major.
-template <bool DOWN>
-__device__ __forceinline__ void multiply_wide(float (&c)[96], uint64 a, uint64 b, bool add) {
-  if constexpr (DOWN) WGMMA_SHARED("192", 96, "96", "97", "98", "1");
-  else WGMMA_SHARED("192", 96, "96", "97", "98", "0");
+  WGMMA_SHARED("64", 32, "32", "33", "34");
 }
 
 // C += A B over one k-step: A in registers, B MN-major in shared memory, 2 COUNT columns.

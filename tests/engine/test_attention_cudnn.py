@@ -15,7 +15,7 @@ from attrs import evolve
 
 from andrea.engine import SWITCHES, EngineConfig, attention_choice, attention_cudnn
 from andrea.engine import operations as op
-from andrea.engine.attention_choice import attention_of, check_attention, describe, open_attention
+from andrea.engine.attention_choice import attention_of, check_attention, open_attention
 from andrea.engine.attention_cudnn import SLACK, WORKSPACE, CudnnAttention, workspace_bytes
 from andrea.engine.buffers import describe_memory, plan_memory
 from andrea.engine.model import ModelConfig
@@ -24,6 +24,7 @@ from andrea.types import Device, Precision
 
 FP16 = Precision("fp16", "float16", "float16")
 BF16 = Precision("bf16", "bfloat16", "bfloat16")
+FP32 = Precision("fp32")
 H200 = Device("cuda", "imitated", (9, 0))
 SMALL = EngineConfig(ModelConfig(2, 2, 64, context=32), vocabulary=300, batch_size=3)
 CUDNN = evolve(SMALL, options={"attention": "cudnn"})
@@ -193,13 +194,20 @@ def library(monkeypatch):
 # -- which ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", [one for one in SWITCHES["attention"] if one != "auto"])
+def test_the_option_names_an_attention(name):
+    """Whatever the card, since what it cannot do is refused."""
+    assert attention_of(evolve(SMALL, options={"attention": name}), BF16, "sm_80") == name
+
+
+@pytest.mark.parametrize("options", [{}, {"attention": "auto"}])
 @pytest.mark.parametrize(
-    ("options", "name"),
-    [({}, "mma"), *[({"attention": one}, one.replace("auto", "mma")) for one in SWITCHES["attention"]]],
+    ("precision", "architecture", "name"),
+    [(BF16, "sm_90a", "hopper"), (FP16, "sm_90a", "hopper"), (BF16, "sm_80", "mma"), (FP32, "sm_90a", "mma")],
 )
-def test_the_option_names_an_attention(options, name):
-    """Without it, and with auto, our kernels for every card; the engine knows the option."""
-    assert attention_of(evolve(SMALL, options=options)) == name
+def test_hopper_is_taken_where_it_has_a_kernel(options, precision, architecture, name):
+    """Without the option and with auto; on other cards and in other precisions our kernels for every card."""
+    assert attention_of(evolve(SMALL, options=options), precision, architecture) == name
 
 
 def test_each_attention_is_opened_with_its_shape(library, monkeypatch):
@@ -210,11 +218,10 @@ def test_each_attention_is_opened_with_its_shape(library, monkeypatch):
         config = evolve(SMALL, options={"attention": name})
         found = open_attention(config, BF16, "sm_90a")
         assert found == (name, 32, 2, BF16, "sm_90a")
-        assert describe(config, types.SimpleNamespace(version="")) == name
     found = open_attention(CUDNN, FP16, "sm_90a")
     assert isinstance(found, CudnnAttention)
     assert found._own.shape == (32, 2, FP16, "sm_90a")
-    assert describe(CUDNN, found) == "cudnn 9.19.0 1.32.0 1:eng2 3:eng2 3:eng2"
+    assert f"{found.name} {found.version}" == "cudnn 9.19.0 1.32.0 1:eng2 3:eng2 3:eng2"
     assert len(library.graphs) == 3
 
 
@@ -224,7 +231,7 @@ def test_hopper_is_refused_where_it_has_no_kernel():
     check_attention(config, H200, BF16)
     wide = evolve(config, model=evolve(SMALL.model, d_model=192))
     older = evolve(H200, capability=(8, 0))
-    for given in ((wide, H200, BF16), (config, older, BF16), (config, H200, Precision("fp32"))):
+    for given in ((wide, H200, BF16), (config, older, BF16), (config, H200, FP32)):
         with pytest.raises(AndreaError, match="have no wgmma kernel") as caught:
             check_attention(*given)
         assert "leave engine.attention at auto" in caught.value.hint

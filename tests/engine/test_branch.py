@@ -18,6 +18,7 @@ import pytest
 from attrs import evolve, field, frozen
 
 from andrea.engine import EngineConfig, branch, fp8
+from andrea.engine.benchmark import FAMILY
 from andrea.engine.branch import Branch, open_branch, overlaps
 from andrea.engine.buffers import Arena, norms_with_parameters, place_parameters, plan_memory
 from andrea.engine.compiler import kernels_folder
@@ -334,9 +335,21 @@ def test_an_engine_that_only_looks_has_one_stream():
     """It has no gradients, so the option gives it neither a stream nor a workspace."""
     assert overlaps(SMALL)
     assert not overlaps(evolve(SMALL, training=False))
-    assert not overlaps(evolve(SMALL, options={}))
     names = [[one.name for one in plan_memory(evolve(SMALL, training=t), BF16)] for t in (True, False)]
     assert [branch.WORKSPACE in one for one in names] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "expected"),
+    [("12M", 8, True), ("12M", 16, True), ("12M", 17, False), ("12M", 64, False), ("120M", 64, True)],
+)
+def test_a_side_stream_is_used_where_it_was_measured_to_gain(name, batch_size, expected):
+    """With few tokens and in wide models; the option says so otherwise, both ways."""
+    model, vocabulary = FAMILY[name]
+    config = EngineConfig(model, vocabulary, batch_size=batch_size)
+    assert overlaps(config) == expected
+    for wanted in (True, False):
+        assert overlaps(evolve(config, options={"overlap": wanted})) == wanted
 
 
 def test_main_goes_first_on_the_card(monkeypatch):

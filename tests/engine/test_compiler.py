@@ -160,17 +160,6 @@ def test_reports_carry_parameters_as_letters(tiny):
     assert [(kernel.name, kernel.parameters) for kernel in cubin.kernels] == [("k_mixed", "pilfdi")]
 
 
-def test_a_record_of_a_matrix_is_a_letter(tiny):
-    """A TensorMap, which is passed by value, is one of the parameters that the report knows."""
-    path, cache = tiny
-    path.write_text(
-        '#include "tma.cuh"\nextern "C" __global__ void\n'
-        "k_fetch(const __grid_constant__ TensorMap x, int* y) { y[0] = x.opaque[threadIdx.x]; }\n"
-    )
-    (cubin,) = compile_kernels([path], {}, "sm_90a", cache=cache)
-    assert [(kernel.name, kernel.parameters) for kernel in cubin.kernels] == [("k_fetch", "tp")]
-
-
 def test_a_spill_is_seen(tiny):
     """The report is not blind: a kernel that indexes a local array at run time has a stack frame."""
     path, cache = tiny

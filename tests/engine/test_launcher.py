@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from andrea.engine.compiler import Cubin, KernelReport
-from andrea.engine.launcher import TENSOR_MAP_BYTES, CudaError, Kernel, Kernels, check
+from andrea.engine.launcher import CudaError, Kernel, Kernels, check
 
 
 class Status(int):
@@ -82,24 +82,6 @@ def test_arguments_arrive_with_their_types():
     kernel(1, (32, 8), 0, 0, 2**63, 2**31 - 1, 2**62, -1.5, 1e300)
     assert fake.launches[0] == ("function", (3, 2, 1, 64, 1, 1, 128), 7, [0x7F0000001000, -5, -(2**40), 0.5, 0.1])
     assert fake.launches[1] == ("function", (1, 1, 1, 32, 8, 1, 0), 0, [2**63, 2**31 - 1, 2**62, -1.5, 1e300])
-
-
-def test_a_record_of_a_matrix_arrives_whole():
-    """All 128 bytes, zeros among them, beside a number."""
-    fake, seen = FakeDriver(), []
-
-    def launch(_function, *sizes):
-        record, number = (ctypes.c_void_p * 2).from_address(sizes[-2])
-        seen.append((ctypes.string_at(record, TENSOR_MAP_BYTES), ctypes.c_int32.from_address(number).value))
-        return (Status(0),)
-
-    fake.cuLaunchKernel = launch
-    kernel, given = Kernel(fake, "k_test", "function", "ti"), [bytes(range(128)), bytes(127) + b"x", b"x" + bytes(127)]
-    for record in given:
-        kernel(1, 1, 0, 0, record, 5)
-    assert seen == [(record, 5) for record in given]
-    with pytest.raises(ValueError, match="too long"):
-        kernel(1, 1, 0, 0, bytes(129), 5)
 
 
 @pytest.mark.parametrize("arguments", [(), (1,), (1, 2, 3)])

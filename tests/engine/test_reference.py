@@ -447,7 +447,7 @@ def test_other_precisions_need_a_card(precision):
 WRONG = [
     ("attention", "cudn", "did you mean cudnn? it may be auto, mma, hopper, cudnn"),
     ("attention", "flash", "it may be auto, mma, hopper, cudnn"),
-    ("gemm", "magic", "it may be auto, cublaslt, own, hopper"),
+    ("gemm", "magic", "it may be auto, cublaslt, own"),
     ("graph", 1, "it may be true, false"),
     ("overlap", 1, "it may be true, false"),
     ("overlap", "yes", "it may be true, false"),
