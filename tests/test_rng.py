@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from andrea.rng import Draws
+from andrea.rng import AT_ONCE, Draws
 
 MASK = 2**64 - 1
 
@@ -183,6 +183,16 @@ def test_normal_is_float32_and_symmetric():
 def test_normal_of_any_count(count):
     """Counts that words do not divide are prefixes of longer draws."""
     assert Draws(0, "n").normal(count).tolist() == Draws(0, "n").normal(8).tolist()[:count]
+
+
+@pytest.mark.parametrize("count", [0, 5, AT_ONCE - 1, AT_ONCE, 2 * AT_ONCE + 3])
+def test_filling_an_array_gives_the_same_bits(count):
+    """Piece by piece and with the deviation in the table, and what is drawn next is the same too."""
+    filled, drawn = Draws(3, "fill"), Draws(3, "fill")
+    values = np.empty(count, dtype=np.float32)
+    filled.fill_normal(values, 0.02)
+    assert values.tobytes() == (drawn.normal(count) * np.float32(0.02)).tobytes()
+    assert filled.word() == drawn.word()
 
 
 def test_a_seed_is_what_it_is_called():

@@ -10,6 +10,7 @@ Axis letters: V vocabulary, C = d_model, F = 4 C, T context.
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -146,15 +147,20 @@ def initial_weights(model: ModelConfig, vocabulary: int, seed: int) -> npt.NDArr
     """
     parameters = layout(model, vocabulary)
     weights = np.empty(parameters[-1].end, dtype=np.float32)
-    for p in parameters:
-        kind = p.name.rsplit(".", 1)[-1]
+
+    def fill(p: Parameter) -> None:
+        part, kind = weights[p.offset : p.end], p.name.rsplit(".", 1)[-1]
         if kind in ("gamma", "beta"):
-            weights[p.offset : p.end] = 1.0 if kind == "gamma" else 0.0
-            continue
-        deviation = 0.02
-        if kind in ("embed", "head"):
-            deviation = model.d_model**-0.5
-        elif kind in ("w_o", "w_2"):
-            deviation = 0.02 / math.sqrt(2 * model.n_layer)
-        weights[p.offset : p.end] = Draws(seed, f"init.{p.name}").normal(p.size) * np.float32(deviation)
+            part[:] = 1.0 if kind == "gamma" else 0.0
+        else:
+            Draws(seed, f"init.{p.name}").fill_normal(part, _deviation(model, kind))
+
+    with ThreadPoolExecutor() as pool:  # drawing leaves the interpreter to others
+        list(pool.map(fill, parameters))
     return weights
+
+
+def _deviation(model: ModelConfig, kind: str) -> float:
+    if kind in ("embed", "head"):
+        return float(model.d_model**-0.5)
+    return 0.02 / math.sqrt(2 * model.n_layer) if kind in ("w_o", "w_2") else 0.02
