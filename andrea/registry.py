@@ -7,11 +7,12 @@ A plugin's name is ``kind.variant``. Built-ins enter by the same door as everyon
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -437,11 +438,16 @@ def _source_file(name: str) -> Path | None:
     return Path(path) if path and Path(path).suffix == ".py" and Path(path).is_file() else None
 
 
-def _imported(name: str, path: Path) -> list[str]:
+def _imported(name: str, path: Path) -> tuple[str, ...]:
     """Return the names that a module's text imports; of ``from a import b`` both ``a`` and ``a.b``."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    return _imports_in(package, path.read_bytes())
+
+
+@functools.lru_cache(maxsize=256)  # a start asks twice: what decides the data, and what the numbers depend on
+def _imports_in(package: str, text: bytes) -> tuple[str, ...]:
     names: list[str] = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in _statements(ast.parse(text).body):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -449,4 +455,12 @@ def _imported(name: str, path: Path) -> list[str]:
             if node.level:
                 base = importlib.util.resolve_name("." * node.level + base, package)
             names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return names
+    return tuple(names)
+
+
+def _statements(block: Iterable[Any]) -> Iterator[ast.AST]:
+    """Yield the statements of a block and all within them: imports are statements, and most of a text is not."""
+    for one in block:
+        yield one
+        for inner in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _statements(getattr(one, inner, ()))

@@ -472,6 +472,33 @@ def test_a_plugin_of_several_files_is_hashed_whole(tmp_path, monkeypatch):
         (package / f"{name}.py").write_text(texts[name])
 
 
+def test_an_import_counts_wherever_it_stands(tmp_path, monkeypatch):
+    """In a function, a branch, a handler or a case: what is imported late decides answers too."""
+    package = tmp_path / "made_up_late"
+    package.mkdir()
+    text = """
+def asked(value):
+    try:
+        if value:
+            from made_up_late import one
+        else:
+            from made_up_late import two
+    except ImportError:
+        from made_up_late import three
+    match value:
+        case 1:
+            from . import four
+"""
+    for name in ("one", "two", "three", "four", "unused"):
+        (package / f"{name}.py").write_text("")
+    (package / "__init__.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    import made_up_late  # noqa: F401
+
+    names = [name.partition(".")[2] for name in own_sources("made_up_late")]
+    assert names == ["", "four", "one", "three", "two"]
+
+
 def test_the_files_of_a_built_in_are_its_own():
     """Harris is many files; a module of the standard library or of another plugin is none of them."""
     names = [name.rpartition(".")[2] for name in own_sources("andrea.plugins.tokenizer.harris")]
