@@ -1,9 +1,9 @@
 """How long a run takes from its command to its first step: with nothing compiled yet, and again.
 
 The data is prepared before. Every start is a process of its own, `andrea run EXPERIMENT --steps 1`, and the clock stops
-when it prints its first step. A cold start has an empty folder of compiled kernels; warm ones follow, and their median
-counts. Writes one JSON and exits with 1 when a start takes too long. With --profile one more warm start of the first
-point tells where its time goes, import and all.
+when it prints its first step. A cold start finds neither compiled kernels nor Python's bytecode, and leaves both to the
+warm ones that follow, whose median counts. Writes one JSON and exits with 1 when a start takes too long. With --profile
+one more warm start of the first point tells where its time goes, import and all.
 
 python benchmarks/start.py [--only 120M:64] [--device cuda] [--warm 3] [--out FILE] [--profile FILE]
 """
@@ -71,11 +71,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         os.environ["ANDREA_CACHE"] = str(folder / "prepared")
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode is kept as on any user's machine
         for point in options.only:
             file, runs = folder / f"{point.replace(':', '-')}.json", folder / point.replace(":", "-")
             file.write_text(json.dumps(experiment(point, 600, documentation()[:1])))
             subprocess.run(andrea("prepare", str(file)), check=True, stdout=subprocess.DEVNULL)
             os.environ["XDG_CACHE_HOME"] = str(runs / "kernels")  # where the compiled kernels are kept
+            os.environ["PYTHONPYCACHEPREFIX"] = str(runs / "bytecode")
             cold = first_step(file, options.device, runs / "cold")
             warm = [first_step(file, options.device, runs / f"warm{number}") for number in range(options.warm)]
             allowed, usual = POINTS[point], statistics.median(warm)
