@@ -303,20 +303,21 @@ def norm_places(model: ModelConfig, placement: Placement) -> npt.NDArray[np.int6
 @functools.lru_cache(maxsize=2)
 def update_chunks(model: ModelConfig, vocabulary: int) -> Any:
     """Return the table that the update walks: rows of fused matrices one by one, all else as long pieces."""
-    tensors: list[Tensor] = []
-    for s in place_parameters(model, vocabulary).segments:
-        if not s.decay:  # norms are read in float32, so they have no working copy
-            tensors.append(Tensor(s.source, s.target, s.columns, s.decay))
-        elif s.stride == s.columns:
-            tensors.append(Tensor(s.source, s.target, s.rows * s.columns, s.decay, s.target))
-        else:
-            tensors += [
-                Tensor(
-                    s.source + row * s.columns, s.target + row * s.stride, s.columns, s.decay, s.target + row * s.stride
-                )
-                for row in range(s.rows)
-            ]
-    return chunk_table(tensors)
+    return np.concatenate([_chunks(segment) for segment in place_parameters(model, vocabulary).segments])
+
+
+def _chunks(s: Segment) -> Any:
+    if not s.decay:  # norms are read in float32, so they have no working copy
+        return chunk_table([Tensor(s.source, s.target, s.columns, s.decay)])
+    if s.stride == s.columns:
+        return chunk_table([Tensor(s.source, s.target, s.rows * s.columns, s.decay, s.target)])
+    first = chunk_table([Tensor(s.source, s.target, s.columns, s.decay, s.target)])
+    row = np.repeat(np.arange(s.rows), len(first))
+    chunks = np.tile(first, s.rows)
+    chunks["parameter"] += row * s.columns
+    chunks["gradient"] += row * s.stride
+    chunks["copy"] += row * s.stride
+    return chunks
 
 
 def readable(size: int) -> str:
