@@ -101,7 +101,7 @@ def plan(request: Request, say: Say) -> Plan:
     folder, snapshot = _place(request, say)
     value, where = _experiment(request, folder, snapshot)
     before = None if request.mode is Mode.NEW else to_json(from_json(value, where))
-    names = list(available())
+    names = list(available()) if request.settings else []
     for setting in request.settings:
         key, new = parse_setting(setting)
         override(value, key, new, names)
