@@ -6,6 +6,7 @@ Axis letters: B rows of a micro-batch, T context, N = B T, C width, H heads, D =
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from attrs import define, field
@@ -225,10 +226,12 @@ def build_machine(config: EngineConfig, device: Device, precision: Precision) ->
     architecture = architecture_of(device.capability)
     plan = check_fits(config, usable_memory(config), lambda one: plan_memory(one, precision))
     files = [*FILES, *OWN_FILES, *(fp8.FILES if fp8.products_of(config, precision) else ())]
-    kernels = Kernels(compile_kernels(files, type_macros(precision), architecture))
     branch = open_branch(overlaps(config))
-    attention = open_attention(config, precision, architecture)
-    gemms = open_gemms(str(config.options.get("gemm", "auto")), device, precision, architecture)
+    with ThreadPoolExecutor(1) as beside:  # attention and products compile or load meanwhile
+        compiled = beside.submit(compile_kernels, files, type_macros(precision), architecture)
+        attention = open_attention(config, precision, architecture)
+        gemms = open_gemms(str(config.options.get("gemm", "auto")), device, precision, architecture)
+    kernels = Kernels(compiled.result())
     free_before = free_memory()
     arena = Arena.allocate(plan)
     gemms.workspaces[branch.main] = arena.address("gemm_workspace")
