@@ -8,6 +8,7 @@ an epoch, and the whole state is a position in each stream.
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -74,6 +75,13 @@ class Batches:
         self._positions = [_Position(0, 0)] * len(self._files)
         self._pulls = np.zeros(len(self._files), dtype=np.int64)
         self._drawn = np.zeros(len(self._files), dtype=np.int64)
+
+    def fork(self) -> Batches:
+        """Return batches that stand where these do and go on by themselves."""
+        fork = copy.copy(self)
+        fork._positions, fork._ready = self._positions.copy(), [made.copy() for made in self._ready]
+        fork._pulls, fork._drawn = self._pulls.copy(), self._drawn.copy()
+        return fork
 
     def take(self, source: int, rows: int | None = None) -> Batch:
         """Return the next batch of a source; `ready` makes those after it while nobody waits.

@@ -9,7 +9,9 @@ for each step:
     request_probes                                   question
     engine.train_step                                forward, loss, backward, clip, update
         meanwhile, of the step before                on_step of log plugins, the journal's line
-        meanwhile, of the next step                  weigh_sources, limit_sources, where their plugins do not learn
+        meanwhile, of the next step                  weigh_sources, limit_sources, where their plugins do not learn;
+                                                     with bandit and sampler that do not learn either, all up to its
+                                                     batches
     reward                                           question, for every pull
     on_step                                          plugins learn
     on_sample, on_evaluation                         when due
@@ -74,6 +76,7 @@ Probes = dict[str, tuple[Tokens, Tokens]]
 
 LARGEST = sys.float_info.max
 MOVING = ("on_step", "on_sample", "on_evaluation", "on_signal")  # hooks in which a plugin's state may move in a run
+BOUNDING, CHOOSING = ("weigh_sources", "limit_sources"), ("score_sources", "select_source")
 COUNT_STOP = "stop.max_steps"  # the one plugin whose reason is a run that is done
 
 
@@ -184,6 +187,41 @@ class Outcome:
     signal: str = ""
 
 
+@frozen(eq=False)
+class Draft:
+    """What a step trains on, and what that was chosen by.
+
+    Attributes
+    ----------
+    asked
+        Scores, weights and limits.
+    choices, taken
+        The source of each pull, and its batch.
+    batches
+        The sources as they stand behind what was taken.
+    inputs, targets
+        Of all pulls, int32 (R, T).
+    """
+
+    asked: tuple[Floats, Floats, Limits]
+    choices: Sequence[Choice]
+    taken: Sequence[Batch]
+    batches: Batches
+    inputs: Tokens
+    targets: Tokens
+
+
+@frozen(eq=False)
+class Foreseen:
+    """What is known of a step, with the run as it was seen then, before the last one has taught anything."""
+
+    step: int
+    run: Run
+    weights: Floats
+    limits: Limits
+    draft: Draft | None
+
+
 @attrs.define(eq=False)
 class Loop:
     """Trains until a plugin or a signal says stop.
@@ -230,8 +268,10 @@ class Loop:
     interrupts: Interrupts = attrs.field(factory=Interrupts)
     _logs: frozenset[str] = attrs.field(init=False)
     _learners: frozenset[str] = attrs.field(init=False)
-    _foreseeable: bool = attrs.field(init=False)
-    _foreseen: tuple[int, Run, Floats, Limits] | None = attrs.field(init=False, default=None)
+    _probing: bool = attrs.field(init=False)
+    _bounds_foreseeable: bool = attrs.field(init=False)
+    _all_foreseeable: bool = attrs.field(init=False)
+    _foreseen: Foreseen | None = attrs.field(init=False, default=None)
     _step: int = attrs.field(init=False, default=0)
     _saved: int = attrs.field(init=False, default=-1)
     _heard: dict[str, str] = attrs.field(init=False, factory=dict)
@@ -243,8 +283,12 @@ class Loop:
         # A log only shows a run to a person: nothing that it does may influence what comes next.
         self._logs = frozenset(name for name in self.hooks.who("on_step") if name.startswith("log."))
         self._learners = self.hooks.who("on_step") - self._logs
-        moved = frozenset[str]().union(*map(self.hooks.who, MOVING))
-        self._foreseeable = not moved & (self.hooks.who("weigh_sources") | self.hooks.who("limit_sources"))
+        self._probing = bool(self.hooks.who("request_probes"))
+        bounding, choosing, moving = (
+            frozenset[str]().union(*map(self.hooks.who, hooks)) for hooks in (BOUNDING, CHOOSING, MOVING)
+        )
+        self._bounds_foreseeable = not moving & bounding
+        self._all_foreseeable = not moving & (bounding | choosing)
 
     def start(self, snapshot: Snapshot | None = None, restore: Callable[[str], bool] = lambda name: True) -> None:
         """Call `on_start`, then take over a snapshot's state.
@@ -324,39 +368,32 @@ class Loop:
 
     def train_one(self) -> StepRecord:
         """Make one step: choose, update, reward, learn; return its record."""
-        step, rows = self._step, self.config.batch.rows // self.config.batch.pulls_per_step
-        choices: list[Choice] = []
-        batches: list[Batch] = []
-        asked = self._ask(step)
-        for number in range(self.config.batch.pulls_per_step):
-            choices.append(self._choose(step, number, [c.source for c in choices], *asked))
-            batches.append(self.batches.take(choices[-1].source, rows))
-            self._view = None
-        pulled = [c.source for c in choices]
-        probes = self._probes(step, pulled)
-        inputs = np.concatenate([b.inputs for b in batches]) if len(batches) > 1 else batches[0].inputs
-        targets = np.concatenate([b.targets for b in batches]) if len(batches) > 1 else batches[0].targets
-        result = self._update(step, inputs, targets, probes, pulled)
+        step, draft = self._step, self._draft(self._step)
+        self.batches, self._view = draft.batches, None
+        result = self._update(step, draft)
         self._step += 1
-        record = _record(step, _pulls(choices, batches, asked, result), result, inputs.size)
+        rewards: list[dict[str, float]] = [{} for _ in draft.choices]
+        record = _record(step, _pulls(draft, result, rewards), result, draft.inputs.size)
         if not record.skipped:
-            record = _record(step, self._rewarded(record), result, inputs.size)
+            self._reward(record, rewards)
         self.hooks.tell("on_step", whom=self._learners, record=record, run=self.view())
         self._untold = record, self.view()
         if self.journal:
             self.journal.step(record)
         return record
 
-    def _update(self, step: int, inputs: Tokens, targets: Tokens, probes: Probes, pulled: Sequence[int]) -> StepResult:
+    def _update(self, step: int, draft: Draft) -> StepResult:
         """Do one update; where the engine computes by itself, what can wait is done meanwhile."""
+        pulled = [choice.source for choice in draft.choices]
+        asked = step, draft.inputs, draft.targets, self._probes(step, pulled)
         launch = getattr(self.engine, "launch_step", None)
-        finish = launch(step, inputs, targets, probes) if launch else None
+        finish = launch(*asked) if launch else None
         self._catch_up()
         if finish:
             self._foresee(step + 1)
         for source, count in Counter(pulled).items():  # one more than last time: who is pulled often stays so
-            self.batches.ready(source, self.config.batch.rows // self.config.batch.pulls_per_step, count + 1)
-        return finish() if finish else self.engine.train_step(step, inputs, targets, probes)
+            self.batches.ready(source, self._rows, count + 1)
+        return finish() if finish else self.engine.train_step(*asked)
 
     def _catch_up(self) -> None:
         """Show and write down the last step, on which nothing else waits; before anything else is shown or saved."""
@@ -368,27 +405,50 @@ class Loop:
 
     # -- before the update ---------------------------------------------------------------------------------------------
 
-    def _ask(self, step: int) -> tuple[Floats, Floats, Limits]:
-        """Return scores, weights and limits: once a step, so that all its pulls are choices from the same."""
-        run, scores = self.view(), self._scores(step, self.view())
-        if self._foreseen is not None and self._foreseen[0] == step and self._foreseen[1] is run:
-            return scores, *self._foreseen[2:]
-        return scores, self._weights(step, run), self._limits(step, run)
+    def _draft(self, step: int) -> Draft:
+        """Return what a step trains on: as it was foreseen, or chosen now from what could be foreseen."""
+        known, run = self._foreseen, self.view()
+        if known is None or known.step != step or known.run is not run:
+            asked = self._scores(step, run), self._weights(step, run), self._limits(step, run)
+        elif known.draft is None:
+            asked = self._scores(step, run), known.weights, known.limits
+        else:
+            return known.draft
+        return self._choose_all(step, self.batches, *asked)
 
     def _foresee(self, step: int) -> None:
         """Ask for the next step's weights and limits now, if those who give them do not learn from this one.
 
-        They depend on the step's number and on what has been drawn then, and both are known.
+        They depend on the step's number and on what has been drawn then, and both are known. Where bandit and sampler
+        do not learn either, so do the choices. Their batches are taken from a fork: a checkpoint of this step must not
+        hold that.
         """
-        run = self.view()
-        if self._foreseeable:
-            with suppress(Exception):  # asked again in its place, it comes through
-                self._foreseen = step, run, self._weights(step, run), self._limits(step, run)
+        if not self._bounds_foreseeable:
+            return
+        with suppress(Exception):  # asked again in its place, it comes through
+            run, draft = self.view(), None
+            weights, limits = self._weights(step, run), self._limits(step, run)
+            if self._all_foreseeable:
+                draft = self._choose_all(step, self.batches.fork(), self._scores(step, run), weights, limits)
+            self._foreseen = Foreseen(step, run, weights, limits, draft)
+
+    def _choose_all(self, step: int, batches: Batches, *asked: *tuple[Floats, Floats, Limits]) -> Draft:
+        """Choose the source of every pull, all from the same scores, weights and limits, and take its batch."""
+        choices: list[Choice] = []
+        taken: list[Batch] = []
+        run, rows = self.view(), self._rows
+        for number in range(self.config.batch.pulls_per_step):
+            if number:
+                run = self._seen(batches)
+            choices.append(self._choose(step, number, [c.source for c in choices], *asked, run))
+            taken.append(batches.take(choices[-1].source, rows))
+        inputs = np.concatenate([b.inputs for b in taken]) if len(taken) > 1 else taken[0].inputs
+        targets = np.concatenate([b.targets for b in taken]) if len(taken) > 1 else taken[0].targets
+        return Draft(asked, choices, taken, batches, inputs, targets)
 
     def _choose(
-        self, step: int, number: int, chosen: list[int], scores: Floats, weights: Floats, limits: Limits
+        self, step: int, number: int, chosen: list[int], scores: Floats, weights: Floats, limits: Limits, run: Run
     ) -> Choice:
-        run = self.view()
         try:
             name, answer = self.hooks.one(
                 "select_source",
@@ -450,7 +510,7 @@ class Loop:
 
     def _probes(self, step: int, chosen: list[int]) -> Probes:
         wanted: Probes = {}
-        if not self.hooks.who("request_probes"):  # as a rule; the view of the run can be made later then
+        if not self._probing:  # as a rule; the view of the run can be made later then
             return wanted
         for name, answer in self.hooks.ask("request_probes", step=step, pulls=chosen, run=self.view()):
             for source in answer or ():
@@ -462,15 +522,17 @@ class Loop:
 
     # -- after the update ----------------------------------------------------------------------------------------------
 
-    def _rewarded(self, record: StepRecord) -> tuple[Pull, ...]:
-        """Return the pulls of a record with their rewards."""
-        pulls = []
-        for pull in record.pulls:
-            name, terms = self.hooks.one("reward", "reward", pull=pull, record=record, run=self.view())
-            if not isinstance(terms, dict) or not all(_is_finite(value) for value in terms.values()):
-                raise AndreaError(f"{name}: reward must give finite numbers by name, not {terms!r}")
-            pulls.append(_rewarded(pull, {key: float(value) for key, value in terms.items()}))
-        return tuple(pulls)
+    def _reward(self, record: StepRecord, rewards: Sequence[dict[str, float]]) -> None:
+        """Fill in the rewards of the pulls, which are empty until the last pull's is known."""
+        answers = [self._worth(pull, record) for pull in record.pulls]
+        for own, terms in zip(rewards, answers, strict=True):
+            own.update(terms)
+
+    def _worth(self, pull: Pull, record: StepRecord) -> dict[str, float]:
+        name, terms = self.hooks.one("reward", "reward", pull=pull, record=record, run=self.view())
+        if not isinstance(terms, dict) or not all(_is_finite(value) for value in terms.values()):
+            raise AndreaError(f"{name}: reward must give finite numbers by name, not {terms!r}")
+        return {key: float(value) for key, value in terms.items()}
 
     def _look(self, record: StepRecord) -> None:
         """Sample and evaluate when due."""
@@ -591,47 +653,47 @@ class Loop:
     def view(self) -> Run:
         """Return the run as plugins see it now; the same object until a batch is taken."""
         if self._view is None:
-            self._view = Run(
-                name=self.config.name,
-                seed=self.config.seed,
-                sources=self.batches.names,
-                documents=self.batches.documents,
-                tokens=self.batches.tokens,
-                drawn=_locked(self.batches.drawn),
-                distinct=_locked(self.batches.distinct),
-                pulls=_locked(self.batches.pulls),
-                rows=self.config.batch.rows,
-                context=self.config.model.context,
-                steps=self.config.schedule.steps,
-                warmup_steps=self.config.schedule.warmup_steps,
-                pulls_per_step=self.config.batch.pulls_per_step,
-                folder=self.folder,
-                known_words=self.known_words,
-                stop_step=self.stop_step,
-                vocabulary=self.tokenizer.size,
-                human=self.human,
-            )
+            self._view = self._seen(self.batches)
         return self._view
+
+    def _seen(self, batches: Batches) -> Run:
+        return Run(
+            name=self.config.name,
+            seed=self.config.seed,
+            sources=batches.names,
+            documents=batches.documents,
+            tokens=batches.tokens,
+            drawn=_locked(batches.drawn),
+            distinct=_locked(batches.distinct),
+            pulls=_locked(batches.pulls),
+            rows=self.config.batch.rows,
+            context=self.config.model.context,
+            steps=self.config.schedule.steps,
+            warmup_steps=self.config.schedule.warmup_steps,
+            pulls_per_step=self.config.batch.pulls_per_step,
+            folder=self.folder,
+            known_words=self.known_words,
+            stop_step=self.stop_step,
+            vocabulary=self.tokenizer.size,
+            human=self.human,
+        )
+
+    @property
+    def _rows(self) -> int:
+        """Rows of a pull."""
+        return self.config.batch.rows // self.config.batch.pulls_per_step
 
     def _due(self, every: int) -> bool:
         return bool(every) and self._step % every == 0
 
 
-def _pulls(
-    choices: Sequence[Choice], batches: Sequence[Batch], asked: tuple[Floats, Floats, Limits], result: StepResult
-) -> tuple[Pull, ...]:
+def _pulls(draft: Draft, result: StepResult, rewards: Sequence[Mapping[str, float]]) -> tuple[Pull, ...]:
     """Return the pulls of a step, their losses being means over their rows."""
-    parts = result.row_losses.astype(np.float64).reshape(len(choices), -1).tolist()
+    parts = result.row_losses.reshape(len(draft.choices), -1).tolist()
     return tuple(
-        Pull(choice.source, batch.documents, math.fsum(part) / len(part), *asked, choice.detail)
-        for choice, batch, part in zip(choices, batches, parts, strict=True)
+        Pull(choice.source, batch.documents, math.fsum(part) / len(part), *draft.asked, choice.detail, terms)
+        for choice, batch, part, terms in zip(draft.choices, draft.taken, parts, rewards, strict=True)
     )
-
-
-def _rewarded(pull: Pull, rewards: Mapping[str, float]) -> Pull:
-    """Return a pull with its rewards; `attrs.evolve` would take ten times as long, and the card waits."""
-    p = pull
-    return Pull(p.source, p.documents, p.loss, p.scores, p.weights, p.limits, p.detail, rewards)
 
 
 def _record(step: int, pulls: tuple[Pull, ...], result: StepResult, tokens: int) -> StepRecord:

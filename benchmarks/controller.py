@@ -21,13 +21,15 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from andrea.assembly import open_run
+from andrea.batches import Batches
 from andrea.engine import Engine, StepResult
 from andrea.interrupts import Interrupts
 from andrea.loop import Loop
@@ -39,6 +41,7 @@ SOURCES = [f"source{number}" for number in range(19)]
 QUICKSTART = json.loads((experiments_folder() / "quickstart.json").read_text())["plugins"]
 STACKS: dict[str, dict[str, Any]] = {
     "uniform": {},
+    "annealed": {"weight.repetition": {}, "weight.size": {"exponent": 1.0, "final": 0.0}},
     "argmax": {"bandit.ucb1": {}, "sampler.argmax": {}},
     "dice": QUICKSTART | {"limit.floors": {"floors": {SOURCES[0]: 0.2, SOURCES[2]: 0.1}}},
     "exp3s": {"bandit.exp3s": {}, "reward.normalised": {}},
@@ -90,17 +93,17 @@ def run(folder: Path, stack: str, pulls: int, steps: int, trace: bool) -> tuple[
     asked = Request(experiment=f"{folder}/experiment.json", device="cpu", out=out, trace_hooks=trace)
     with Interrupts() as interrupts, (folder / "shown").open("w") as shown, contextlib.redirect_stderr(shown):
         loop = open_run(plan(asked, print), lambda _: None, lambda *_: None, interrupts)
-        if trace:
-            time_batches(loop)
         loop.engine = engine = Instant(loop.engine, lambda: seconds(loop))
-        loop.run()
+        with batches_timed(loop.hooks.timings["batches", "take"]) if trace else contextlib.nullcontext():
+            loop.run()
         engine.close()
     return engine, hashlib.sha256((out / "journal.jsonl").read_bytes()).hexdigest()[:12]
 
 
-def time_batches(loop: Loop) -> None:
-    """Count the seconds that batches take to be read among those of the hooks."""
-    timing, take = loop.hooks.timings["batches", "take"], loop.batches.take
+@contextlib.contextmanager
+def batches_timed(timing: list[float]) -> Iterator[None]:
+    """Count the seconds that batches take to be read, as those of a hook."""
+    take = Batches.take
 
     def timed(*arguments: Any) -> Any:
         begin = time.perf_counter()
@@ -108,7 +111,8 @@ def time_batches(loop: Loop) -> None:
         timing[1] += time.perf_counter() - begin
         return batch
 
-    loop.batches.take = timed  # type: ignore[method-assign]
+    with mock.patch.object(Batches, "take", timed):
+        yield
 
 
 def seconds(loop: Loop) -> Counter[str]:

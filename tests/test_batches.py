@@ -193,6 +193,24 @@ def test_ready_batches_are_no_state(two):
         assert batches.drawn.tolist() == other.drawn.tolist()
 
 
+def test_a_fork_goes_on_by_itself(two):
+    """What is taken from a fork is what would have come next, and leaves where it was forked from as it was."""
+    batches, other = Batches(two, 2, 8, 5), Batches(two, 2, 8, 5)
+    for one in (batches, other):
+        one.take(0)
+    batches.ready(0, count=2)
+    before = batches.export_state()
+    fork = batches.fork()
+    for source in (0, 1, 0, 0):
+        same_batch(fork.take(source), other.take(source))
+        assert fork.drawn.tolist() == other.drawn.tolist()
+    assert same_state(fork.export_state(), other.export_state())
+    assert same_state(batches.export_state(), before)
+    for source in (0, 1, 0, 0):
+        batches.take(source)
+    assert same_state(batches.export_state(), fork.export_state())
+
+
 @pytest.mark.parametrize("field", ["sources", "seed", "documents", "tokens", "epoch", "index", "offset", "pulls"])
 def test_import_is_strict(two, field):
     """A state without a field, or one of other data, is refused and leaves the batches as they were."""

@@ -764,6 +764,17 @@ def test_the_next_launch_waits_for_learning_and_choosing_alone(make_loop, monkey
     ]
 
 
+def note_results(engine, events):
+    """Note when each result of an engine that computes beside the host is fetched."""
+    launch = engine.launch_step
+
+    def noting(step, *arguments):
+        finish = launch(step, *arguments)
+        return lambda: (events.append(("result", step)), finish())[1]
+
+    engine.launch_step = noting
+
+
 @pytest.mark.parametrize("learns", [False, True])
 def test_bounds_that_nobody_learns_are_asked_while_the_engine_computes(make_loop, tmp_path, learns):
     """They are what they would be in their place, of the same counts; a plugin that learns is asked in its place."""
@@ -783,15 +794,8 @@ def test_bounds_that_nobody_learns_are_asked_while_the_engine_computes(make_loop
     asked = [event for event in events if event[0] == "weigh"]
     events.clear()
     loop = make("beside")
-    loop.engine = engine = Beside(loop)
-    launch = engine.launch_step
-
-    def noting(step, *arguments):
-        events.append(("launch", step))
-        finish = launch(step, *arguments)
-        return lambda: (events.append(("result", step)), finish())[1]
-
-    engine.launch_step = noting
+    loop.engine = Beside(loop)
+    note_results(loop.engine, events)
     loop.run()
 
     assert (loop.folder / "journal.jsonl").read_bytes() == (plain.folder / "journal.jsonl").read_bytes()
@@ -801,6 +805,47 @@ def test_bounds_that_nobody_learns_are_asked_while_the_engine_computes(make_loop
         early = place.index(("weigh", step)) < place.index(("result", step - 1))
         assert early != learns
         assert place.count(("weigh", step)) == 1
+
+
+@pytest.mark.parametrize("pulls", [1, 2])
+@pytest.mark.parametrize("learner", ["", "bandit.test", "sampler.test", "weight.test"])
+def test_choices_that_nobody_learns_are_made_while_the_engine_computes(make_loop, tmp_path, learner, pulls):
+    """They are what they would be in their place, of the same counts; a checkpoint holds nothing of the next step."""
+    events = []
+
+    def select(step, run):
+        events.append(("select", step, run.pulls.tolist(), run.drawn.tolist()))
+        return (step + int(run.pulls.sum())) % 3
+
+    def make(name):
+        answers = {
+            "bandit.test": {"score_sources": lambda step, run: 1 + run.pulls},
+            "sampler.test": {"select_source": select},
+            "weight.test": {"weigh_sources": lambda step, run: 1 / (1 + run.pulls)},
+        }
+        if learner:
+            answers[learner]["on_step"] = lambda record, run: None
+        plugins = [(plugin, answering(**given)) for plugin, given in answers.items()]
+        sections = {"batch": {"batch_size": 4, "pulls_per_step": pulls}, "checkpoints": {"every": 1, "keep": 9}}
+        return make_loop(plugins, ("bandit.uniform", "sampler.proportional"), folder=tmp_path / name, **sections)
+
+    plain = make("plain")
+    plain.run()
+    asked = events.copy()
+    events.clear()
+    loop = make("beside")
+    loop.engine = Beside(loop)
+    note_results(loop.engine, events)
+    loop.run()
+
+    assert [event for event in events if event[0] == "select"][: len(asked)] == asked
+    place = [event[:2] for event in events]
+    for step in range(1, 5):
+        assert (place.index(("select", step)) < place.index(("result", step - 1))) == (not learner)
+        assert place.count(("select", step)) == pulls
+    assert loop.view().pulls.tolist() == plain.view().pulls.tolist()
+    for name in ("journal.jsonl", *(f"checkpoints/step_{step:06d}.bin" for step in range(1, 6))):
+        assert (loop.folder / name).read_bytes() == (plain.folder / name).read_bytes()
 
 
 def test_a_bound_that_fails_when_asked_early_fails_in_its_place(make_loop):
