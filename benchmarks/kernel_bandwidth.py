@@ -1,5 +1,8 @@
 """Bytes per second of every element-wise kernel at the shapes of ANDREA-120M, 64 rows: `python kernel_bandwidth.py`.
 
+The layer norm's backward also runs at the shapes of the other sizes. A run takes half a minute at most, most of it to
+compile and to fill memory.
+
 Prints a table; with a path as argument, writes the numbers there as JSON too. Bytes are counted once per input read and
 per output written; the ceiling is a copy between two buffers of the card, counted the same way.
 """
@@ -9,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +23,7 @@ from andrea.engine.elementwise import FILES, Elementwise, Tensor, chunk_table, i
 
 B, T, C, V, STRIDE, P = 64, 1024, 768, 8449, 8576, 92_248_320
 N, F = B * T, 4 * C
+NORMS = ((N, C), (32_768, 1_536), (8_192, 384))  # 120M:64, 480M:32, 12M:8
 MACROS = {"ANDREA_STORAGE": "bf16", "ANDREA_MULTIPLY": "bf16"}
 
 
@@ -71,10 +76,11 @@ def cases(launch: Elementwise, random: np.random.Generator) -> Iterator[tuple[st
         random_storage(random, N * F),
         random_storage(random, N * STRIDE),
     )
-    gamma, beta, parameters = (random_floats(random, size) for size in (C, C, 2 * C))
+    gamma, beta, parameters = (random_floats(random, size) for size in (2 * C, C, 2 * C))
     places = filled(np.array([0, C], dtype=np.int64), 2)
     mean, rstd, losses = (random_floats(random, N) for _ in range(3))
-    partials = launcher.allocate(4 * max(launch.norm_partials(N, C), launch.embed_partials(N, C), launch.norm_sums(P)))
+    norm_shares = max(launch.norm_partials(*shape) for shape in NORMS)
+    partials = launcher.allocate(4 * max(norm_shares, launch.embed_partials(N, C), launch.norm_sums(P)))
     ids_N = np.minimum(random.geometric(0.002, N) - 1, V - 1).astype(np.int32)
     ids, order = filled(ids_N, N), filled(sorted_positions(ids_N), N)
     targets = filled(random.integers(0, V, N).astype(np.int32), N)
@@ -102,11 +108,12 @@ def cases(launch: Elementwise, random: np.random.Generator) -> Iterator[tuple[st
         lambda: launch.residual_layernorm_fwd(x, y, gamma, beta, z, w, mean, rstd, N, C),
         4 * row,
     )
-    yield (
-        "layernorm_bwd",
-        lambda: launch.layernorm_bwd(x, y, mean, rstd, gamma, z, w, partials, N, C),
-        4 * row,
-    )
+    for rows, width in NORMS:
+        yield (
+            f"layernorm_bwd {rows} x {width}",
+            partial(launch.layernorm_bwd, x, y, mean, rstd, gamma, z, w, partials, rows, width),
+            4 * rows * width * 2,
+        )
     yield (
         "layernorm_bwd_final (one norm)",
         lambda: launch.layernorm_bwd_final(partials, parameters, places, 1, N, C),

@@ -1,10 +1,10 @@
 // Layer norm over the last axis, alone or after adding a branch to the residual stream, and its gradient.
 //
-// N rows of C elements. A thread owns WIDE neighbouring columns of NORM_ROWS rows at a time, so a block of ceil(C / WIDE)
-// threads, rounded up to whole warps, reads every element once, sixteen bytes at a time: the forward into registers, the
-// backward, which walks many rows, through shared memory, with the next rows on their way. Widths that are not a multiple
-// of WIDE, that need more than MAX_THREADS, and addresses that are not aligned take the plain path. gamma and beta are the
-// float32 parameters, or null for a norm without them.
+// N rows of C elements. A thread owns WIDE neighbouring columns of NORM_ROWS rows at a time, so ceil(C / WIDE) threads,
+// rounded up to whole warps, read every element once, sixteen bytes at a time: the forward, where they are a block, into
+// registers; the backward, which walks many rows, through shared memory, with the next rows on their way. Widths that are
+// not a multiple of WIDE, that need more than MAX_THREADS, and addresses that are not aligned take the plain path. gamma
+// and beta are the float32 parameters, or null for a norm without them.
 #include "reduce.cuh"
 #include "vector.cuh"
 
@@ -144,105 +144,214 @@ k_residual_layernorm_fwd(const storage* x_nc, const storage* branch_nc, const fl
 
 // -- backward --------------------------------------------------------------------------------------------------------
 
-// Rows on their way from memory: a ring of `stages` steps in shared memory, each NORM_ROWS rows of dy, x and dskip. A
-// thread copies and reads its own sixteen bytes only, so the copies need no barrier, and no register waits for memory.
-struct Ring {
-  Row* room;
-  int stages;
+// Memory is the limit only while instructions are few: what does not depend on the column is worked out once a row, and
+// nothing is divided. Several groups of threads share a block, which leaves one share of dgamma and dbeta.
 
-  __device__ __forceinline__ Row& at(int stage, int tensor, int row) const {
-    return room[((stage * 3 + tensor) * NORM_ROWS + row) * blockDim.x + threadIdx.x];
-  }
+// Threads that have rows to themselves, in whole warps: the groups of a block wait for their own warps only.
+struct Group {
+  int threads, count, index, thread;
 
-  __device__ __forceinline__ void fetch(int stage, int tensor, int row, const storage* source) const {
-    copy_wide(&at(stage, tensor, row), source);
+  __device__ __forceinline__ explicit Group(int threads)
+      : threads(threads), count(blockDim.x / threads), index(threadIdx.x / threads), thread(threadIdx.x % threads) {}
+
+  // Barrier 0 is the block's.
+  __device__ __forceinline__ void wait() const {
+    asm volatile("bar.sync %0, %1;" ::"r"(index + 1), "r"(threads) : "memory");
   }
 };
 
-__device__ __forceinline__ void fetch_rows(const Ring& ring, int stage, const storage* dy_nc, const storage* x_nc,
-                                           const storage* dskip_nc, int64 row, int64 end, int C, int first) {
+constexpr int BACKWARD_BOUND = 768;  // more than a block has: leaves a thread 80 registers, so that 24 warps fit
+using Four = Pack<float, 4>;
+
+// Replaces each x[i] by its sum over the group. Lanes hand over half of what they hold at each of the first two
+// distances, so four sums take 18 instructions instead of 40. A second use of the same room needs a barrier in between.
+__device__ __forceinline__ void group_sums(float (&x)[4], Four* of_warp, const Group& group) {
+  const int lane = threadIdx.x % WARP;
+  const bool second_half = (lane & 16) != 0, odd = (lane & 8) != 0;
+  float two[2];
 #pragma unroll
-  for (int r = 0; r < NORM_ROWS; r++) {
-    if (first >= C || row + r >= end) continue;
-    const int64 offset = (row + r) * C + first;
-    ring.fetch(stage, 0, r, dy_nc + offset);
-    ring.fetch(stage, 1, r, x_nc + offset);
-    if (dskip_nc != nullptr) ring.fetch(stage, 2, r, dskip_nc + offset);
+  for (int i = 0; i < 2; i++)
+    two[i] = (second_half ? x[2 + i] : x[i]) + __shfl_xor_sync(~0u, second_half ? x[i] : x[2 + i], 16);
+  float one = (odd ? two[1] : two[0]) + __shfl_xor_sync(~0u, odd ? two[0] : two[1], 8);
+#pragma unroll
+  for (int offset = 4; offset > 0; offset /= 2) one += __shfl_xor_sync(~0u, one, offset);
+  if (lane % 8 == 0) of_warp[threadIdx.x / WARP].at[lane / 8] = one;
+  group.wait();
+  of_warp += group.index * (group.threads / WARP);
+  Four total = of_warp[0];
+#pragma unroll 2
+  for (int w = 1; w < group.threads / WARP; w++) {
+    const Four part = of_warp[w];
+#pragma unroll
+    for (int i = 0; i < 4; i++) total.at[i] += part.at[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) x[i] = total.at[i];
+}
+
+// Rows on their way from memory: one or two steps in shared memory, each NORM_ROWS rows of dy, x and dskip, a warp's
+// own behind each other. A thread copies and reads its own sixteen bytes only, so the copies need no barrier, and no
+// register waits for memory.
+constexpr int STEP_PACKS = 3 * NORM_ROWS;  // of a thread
+
+__device__ __forceinline__ Row& in_step(Row* step, int tensor, int row) {
+  return step[(tensor * NORM_ROWS + row) * WARP];
+}
+
+// Rows and columns that do not exist are zeros, which add nothing to any sum.
+__device__ __forceinline__ void fetch_rows(Row* step, const storage* dy_nc, const storage* x_nc,
+                                           const storage* dskip_nc, int64 place, int C, bool first_there,
+                                           bool second_there) {
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++, place += C) {
+    if (r == 0 ? first_there : second_there) {
+      copy_wide(&in_step(step, 0, r), dy_nc + place);
+      copy_wide(&in_step(step, 1, r), x_nc + place);
+      if (dskip_nc != nullptr) copy_wide(&in_step(step, 2, r), dskip_nc + place);
+    } else {
+      in_step(step, 0, r) = in_step(step, 1, r) = Row{};
+    }
   }
   close_copies();
 }
 
+// Adds what the other groups of the block hold to what the first holds, group after group, and stores it. All rows have
+// been read by then, and make room.
+__device__ __forceinline__ void store_shares(float (&shares)[2][WIDE], float* partials, Four* room, const Group& group,
+                                             int C) {
+  constexpr int FOURS = WIDE / 4;
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < 2 * FOURS; k++) {
+    if (group.index > 0) room[k * blockDim.x + threadIdx.x] = load<4>(&shares[k / FOURS][k % FOURS * 4]);
+  }
+  __syncthreads();
+  const int first = group.thread * WIDE;
+  if (group.index > 0 || first >= C) return;
+#pragma unroll
+  for (int k = 0; k < 2 * FOURS; k++) {
+    Four total = load<4>(&shares[k / FOURS][k % FOURS * 4]);
+    for (int other = 1; other < group.count; other++) {
+      const Four part = room[k * blockDim.x + other * group.threads + group.thread];
+#pragma unroll
+      for (int i = 0; i < 4; i++) total.at[i] += part.at[i];
+    }
+    store(partials + ((int64)blockIdx.x * 2 + k / FOURS) * C + first + k % FOURS * 4, total);
+  }
+}
+
+// xhat = x rstd - mean rstd.
+struct Statistics {
+  float mean[NORM_ROWS], rstd[NORM_ROWS];
+};
+
+__device__ __forceinline__ Statistics read_statistics(const float* mean, const float* rstd, bool first_there,
+                                                      bool second_there) {
+  Statistics read = {};
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++) {
+    if (r == 0 ? first_there : second_there) read.mean[r] = mean[r], read.rstd[r] = rstd[r];
+  }
+  return read;
+}
+
+// Adds a row's columns to the shares, and to its sums of g and of g xhat.
+__device__ __forceinline__ void add_row(const Row& dy, const Row& x, const float (&gamma)[WIDE], float rstd,
+                                        float shift, float (&shares)[2][WIDE], float& sum_g, float& sum_g_xhat) {
+  const Floats d = to_floats(dy), given = to_floats(x);
+#pragma unroll
+  for (int i = 0; i < WIDE; i++) {
+    const float xhat = fmaf(given.at[i], rstd, shift), g = d.at[i] * gamma[i];
+    shares[0][i] = fmaf(d.at[i], xhat, shares[0][i]);
+    shares[1][i] += d.at[i];
+    sum_g += g;
+    sum_g_xhat = fmaf(g, xhat, sum_g_xhat);
+  }
+}
+
+// dskip + rstd (g - mean_g - xhat slope), as dskip + rstd g + along x + level.
+__device__ __forceinline__ Row row_gradient(const Row& dy, const Row& x, const Row& dskip, const float (&gamma)[WIDE],
+                                            float rstd, float shift, float mean_g, float slope) {
+  const float along = -slope * rstd * rstd, level = -fmaf(slope, shift, mean_g) * rstd;
+  const Floats d = to_floats(dy), given = to_floats(x), skipped = to_floats(dskip);
+  Row dx;
+#pragma unroll
+  for (int i = 0; i < WIDE; i++) {
+    const float rest = fmaf(given.at[i], along, level + skipped.at[i]);
+    dx.at[i] = to_storage(fmaf(d.at[i] * gamma[i], rstd, rest));
+  }
+  return dx;
+}
+
+// Steps of `turn` rows from `begin` on, before N.
+__device__ __forceinline__ int steps_from(int64 begin, int64 turn, int64 N) {
+  return begin < N ? (int)((N - begin + turn - 1) / turn) : 0;
+}
+
+// Rows go to the groups in turns, so that all of them read and write close to each other.
 __device__ __forceinline__ void norm_bwd_wide(const storage* dy_nc, const storage* x_nc, const float* mean_n,
                                               const float* rstd_n, const float* gamma_c, const storage* dskip_nc,
-                                              storage* dx_nc, float* partials, int64 N, int C, int64 begin, int64 end,
-                                              Ring ring) {
-  __shared__ Parts<2 * NORM_ROWS> parts[2];
-  const int first = threadIdx.x * WIDE;
-  const bool active = first < C;
-  float gamma[WIDE], dgamma[WIDE] = {}, dbeta[WIDE] = {};
-  load_affine(gamma, gamma_c, first, active, 1.0f);
-  for (int stage = 0; stage + 1 < ring.stages; stage++)
-    fetch_rows(ring, stage, dy_nc, x_nc, dskip_nc, begin + stage * NORM_ROWS, end, C, first);
-  int stage = 0, turn = 0;
-  for (int64 row = begin; row < end; row += NORM_ROWS, turn ^= 1) {
-    const int ahead = ring.stages - 1, next = stage == 0 ? ahead : stage - 1;
-    fetch_rows(ring, next, dy_nc, x_nc, dskip_nc, row + ahead * NORM_ROWS, end, C, first);
-    float mean[NORM_ROWS], rstd[NORM_ROWS];
+                                              storage* dx_nc, float* partials, int64 N, int C, int threads, Row* room,
+                                              int stages) {
+  static_assert(NORM_ROWS == 2, "group_sums takes two sums of two rows");
+  __shared__ Four parts[2][MAX_THREADS / WARP];
+  const Group group(threads);
+  const int first = group.thread * WIDE, ahead = stages - 1;
+  const int64 begin = ((int64)group.index * gridDim.x + blockIdx.x) * NORM_ROWS;
+  const int64 turn = (int64)group.count * gridDim.x * NORM_ROWS;
+  const int steps = steps_from(begin, turn, N);
+  int there[NORM_ROWS];  // steps in which this thread has something of the row
+#pragma unroll
+  for (int r = 0; r < NORM_ROWS; r++) there[r] = first < C ? steps_from(begin + r, turn, N) : 0;
+  Row* now = room + threadIdx.x / WARP * WARP * STEP_PACKS + threadIdx.x % WARP;
+  Row* next = now + ahead * (int)blockDim.x * STEP_PACKS;
+  const float of_one = 1.0f / C;
+  float gamma[WIDE], shares[2][WIDE] = {};  // of dgamma and dbeta
+  load_affine(gamma, gamma_c, first, first < C, 1.0f);
+  int64 place = begin * C + first;
+  mean_n += begin;
+  rstd_n += begin;
+  if (ahead > 0) fetch_rows(now, dy_nc, x_nc, dskip_nc, place, C, 0 < there[0], 0 < there[1]);
+  Statistics soon = read_statistics(mean_n, rstd_n, 0 < there[0], 0 < there[1]);
+  for (int step = 0; step < steps; step++, place += turn * C) {
+    fetch_rows(next, dy_nc, x_nc, dskip_nc, place + ahead * turn * C, C, step + ahead < there[0],
+               step + ahead < there[1]);
+    mean_n += turn;
+    rstd_n += turn;
+    const Statistics of = soon;
+    soon = read_statistics(mean_n, rstd_n, step + 1 < there[0], step + 1 < there[1]);
+    wait_copies(ahead > 0 ? 1 : 0);
+    float shift[NORM_ROWS], sums[2 * NORM_ROWS] = {};
 #pragma unroll
     for (int r = 0; r < NORM_ROWS; r++) {
-      mean[r] = row + r < end ? mean_n[row + r] : 0.0f;
-      rstd[r] = row + r < end ? rstd_n[row + r] : 0.0f;
+      shift[r] = -of.mean[r] * of.rstd[r];
+      add_row(in_step(now, 0, r), in_step(now, 1, r), gamma, of.rstd[r], shift[r], shares, sums[2 * r],
+              sums[2 * r + 1]);
     }
-    wait_copies(ahead);
-    float sums[2 * NORM_ROWS] = {};  // of g and of g xhat, for each row
+    group_sums(sums, parts[step % 2], group);
 #pragma unroll
     for (int r = 0; r < NORM_ROWS; r++) {
-      if (!active || row + r >= end) continue;
-      const Row dy = ring.at(stage, 0, r), x = ring.at(stage, 1, r);
-#pragma unroll
-      for (int i = 0; i < WIDE; i++) {
-        const float d = to_float(dy.at[i]), xhat = (to_float(x.at[i]) - mean[r]) * rstd[r];
-        dbeta[i] += d;
-        dgamma[i] += d * xhat;
-        sums[2 * r] += d * gamma[i];
-        sums[2 * r + 1] += d * gamma[i] * xhat;
-      }
+      if (step >= there[r]) continue;
+      const Row dskip = dskip_nc != nullptr ? in_step(now, 2, r) : Row{};
+      const Row dx = row_gradient(in_step(now, 0, r), in_step(now, 1, r), dskip, gamma, of.rstd[r], shift[r],
+                                  sums[2 * r] * of_one, sums[2 * r + 1] * of_one);
+      store(dx_nc + place + r * C, dx);
     }
-    block_sums(sums, parts[turn]);
-#pragma unroll
-    for (int r = 0; r < NORM_ROWS; r++) {
-      if (!active || row + r >= end) continue;
-      const float mean_g = sums[2 * r] / C, slope = sums[2 * r + 1] / C;
-      Row dy = ring.at(stage, 0, r), x = ring.at(stage, 1, r), skip = {};
-      if (dskip_nc != nullptr) skip = ring.at(stage, 2, r);
-      keep_packed(dy);
-      keep_packed(x);
-#pragma unroll
-      for (int i = 0; i < WIDE; i++) {
-        const float xhat = (to_float(x.at[i]) - mean[r]) * rstd[r];
-        const float d = (to_float(dy.at[i]) * gamma[i] - mean_g - xhat * slope) * rstd[r];
-        dy.at[i] = to_storage(d + to_float(skip.at[i]));
-      }
-      store(dx_nc + (row + r) * C + first, dy);
-    }
-    stage = stage + 1 == ring.stages ? 0 : stage + 1;
+    Row* const read = now;
+    now = next;
+    next = read;
   }
-  if (partials == nullptr || !active) return;
-  float* mine = partials + (int64)blockIdx.x * 2 * C + first;
-#pragma unroll
-  for (int i = 0; i < WIDE; i++) mine[i] = dgamma[i];
-#pragma unroll
-  for (int i = 0; i < WIDE; i++) mine[C + i] = dbeta[i];
+  if (partials != nullptr) store_shares(shares, partials, reinterpret_cast<Four*>(room), group, C);
 }
 
 __device__ __forceinline__ void norm_bwd_plain(const storage* dy_nc, const storage* x_nc, const float* mean_n,
                                             const float* rstd_n, const float* gamma_c, const storage* dskip_nc,
-                                            storage* dx_nc, float* partials, int64 N, int C, int64 begin, int64 end) {
+                                            storage* dx_nc, float* partials, int64 N, int C) {
   __shared__ Parts<2> parts;
   float* mine = partials + (int64)blockIdx.x * 2 * C;
   if (partials != nullptr)
     for (int c = threadIdx.x; c < C; c += blockDim.x) mine[c] = mine[C + c] = 0.0f;
-  for (int64 row = begin; row < end; row++) {
+  for (int64 row = blockIdx.x; row < N; row += gridDim.x) {
     const float mean = mean_n[row], rstd = rstd_n[row];
     float sums[2] = {};
     for (int c = threadIdx.x; c < C; c += blockDim.x) {
@@ -266,19 +375,19 @@ __device__ __forceinline__ void norm_bwd_plain(const storage* dy_nc, const stora
 }
 
 // dx = dskip + rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gamma; `dskip` null: nothing skipped. `dx` may be `dy`
-// or `dskip`. Each block walks rows_per_block rows and leaves its share of dgamma and dbeta in partials [grid, 2, C]
-// (null: not wanted). Dynamic shared memory: stages x 3 NORM_ROWS x 16 bytes a thread. Grid ceil(N / rows_per_block).
-extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)
+// or `dskip`. Blocks take rows in turns, each leaves its share of dgamma and dbeta in partials [grid, 2, C] (null: not
+// wanted). A row takes `threads` of a block: ceil(C / WIDE) in whole warps. Dynamic shared memory: stages (1 or 2) x 3
+// NORM_ROWS x 16 bytes a thread. Any grid.
+extern "C" __global__ void __launch_bounds__(BACKWARD_BOUND)
 k_layernorm_bwd(const storage* dy_nc, const storage* x_nc, const float* mean_n, const float* rstd_n,
                 const float* gamma_c, const storage* dskip_nc, storage* dx_nc, float* partials, int64 N, int C,
-                int rows_per_block, int stages) {
+                int threads, int stages) {
   extern __shared__ uint4 room[];
-  const int64 begin = (int64)blockIdx.x * rows_per_block, end = min(N, begin + rows_per_block);
-  if (fits_wide(C, dy_nc, x_nc, dskip_nc, dx_nc, gamma_c))
-    norm_bwd_wide(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, begin, end,
-                  Ring{reinterpret_cast<Row*>(room), stages});
+  if (fits_wide(C, dy_nc, x_nc, dskip_nc, dx_nc, gamma_c, partials))
+    norm_bwd_wide(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, threads,
+                  reinterpret_cast<Row*>(room), stages);
   else
-    norm_bwd_plain(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C, begin, end);
+    norm_bwd_plain(dy_nc, x_nc, mean_n, rstd_n, gamma_c, dskip_nc, dx_nc, partials, N, C);
 }
 
 // Adds the blocks' shares of all norms, [norms, shares, 2, C], to their dgamma and dbeta, which begin at the elements

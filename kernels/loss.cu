@@ -60,19 +60,32 @@ __device__ __forceinline__ float loss_of(float log_sum, float logit) {
   return __fmul_rn(__fsub_rn(log_sum, __fmul_rn(logit, LOG2E)), LN2);
 }
 
-template <int W, bool KEEP>
-__device__ __forceinline__ Running read_row(const storage* row, storage* kept, int V) {
+template <int W>
+__device__ __forceinline__ Running read_row(const storage* row, int V) {
   Running run;
 #pragma unroll 2
   for (int c = threadIdx.x * W; c < V; c += LOSS_THREADS * W) {
     const Pack<storage, W> logits = load<W>(row + c);
-    if (KEEP) store(kept + c, logits);
     if (c + W <= V)
       include(run, logits, W);
     else
       include(run, logits, V - c);
   }
   return run;
+}
+
+// The whole row is on its way at once: two loads at a time would leave memory idle. A thread reads only what it copied,
+// so no barrier is needed.
+template <int W>
+__device__ __forceinline__ void keep_row(const storage* row, storage* kept, int V) {
+  for (int c = threadIdx.x * W; c < V; c += LOSS_THREADS * W) {
+    if constexpr (W == WIDE)
+      copy_wide(kept + c, row + c);
+    else
+      kept[c] = row[c];
+  }
+  close_copies();
+  wait_copies(0);
 }
 
 // Replaces the row by scale (softmax - onehot(target)) = 2^(x - shift) - scale onehot, with shift = log_sum - log2(scale).
@@ -107,10 +120,12 @@ __device__ __forceinline__ void classify(storage* row, storage* kept, int target
                                          int stride) {
   // The target's logit is read before the barriers inside row_log_sum, after which other threads overwrite the row.
   const float wanted = target >= 0 ? to_float(row[target]) : 0.0f;
-  const Running run = kept != nullptr ? read_row<W, true>(row, kept, V) : read_row<W, false>(row, kept, V);
+  if (kept != nullptr) keep_row<W>(row, kept, V);
+  const storage* source = kept != nullptr ? kept : row;
+  const Running run = read_row<W>(source, V);
   const float log_sum = row_log_sum(run);
   if (threadIdx.x == 0) *loss = target >= 0 ? loss_of(log_sum, wanted) : 0.0f;
-  write_gradient<W>(row, kept != nullptr ? kept : row, target, log_sum - log2f(scale), scale, V, stride);
+  write_gradient<W>(row, source, target, log_sum - log2f(scale), scale, V, stride);
 }
 
 // losses[n] = lse(logits) - logits[target], 0 where the target is -1. Grid N.
@@ -120,7 +135,7 @@ k_loss_fwd(const storage* __restrict__ logits_nv, const int* __restrict__ target
   const storage* row = logits_nv + (int64)blockIdx.x * stride;
   const int target = targets_n[blockIdx.x];
   const bool wide = stride % WIDE == 0 && aligned(logits_nv);
-  const Running run = wide ? read_row<WIDE, false>(row, nullptr, V) : read_row<1, false>(row, nullptr, V);
+  const Running run = wide ? read_row<WIDE>(row, V) : read_row<1>(row, V);
   const float log_sum = row_log_sum(run);
   if (threadIdx.x == 0) losses_n[blockIdx.x] = target >= 0 ? loss_of(log_sum, to_float(row[target])) : 0.0f;
 }

@@ -58,10 +58,11 @@ _EACH = 256 * 4  # threads x wide accesses of a thread; the same constants stand
 _GRADIENTS = 256 * 8 * 4
 _EMBED_CHUNK, _EMBED_THREADS, _POSITION_THREADS = 64, 128, 128
 _NORM_ROWS, _NORM_THREADS = 2, 512
-_NORM_BLOCKS = 792  # shares of dgamma and dbeta at most: enough blocks to fill a card, few enough to add quickly
+_NORM_BLOCKS = 528  # shares of dgamma and dbeta at most: enough blocks to fill a card, few enough to add quickly
+_NORM_GROUPED = 192  # threads that groups of a row each fill in the backward: 4 such blocks fit a multiprocessor
 _NORM_STAGES = 2  # steps of rows on their way from memory at once, where shared memory holds them
 _RING_BYTES = 3 * _NORM_ROWS * 16  # of a thread and step: its share of dy, x and dskip
-_RING_SHARED = 46 * 1024  # dynamic shared memory that every card has, less what the kernel has anyway
+_RING_SHARED = 60 * 1024  # of the 64 KiB that a block of the oldest card can have
 _ADAM_CHUNK = 4096
 _MATVEC_THREADS, _MATVEC_ROWS, _MATVEC_CHUNKS, _MATVEC_OF_WARP = 512, 8, 4, 4
 _MATVEC_SHARED = 60 * 1024  # of the 64 KiB that a block of the oldest card can have
@@ -196,15 +197,14 @@ class Elementwise:
         self.launch("k_residual_layernorm_fwd", blocks_for(N, _NORM_ROWS), self._norm_threads(C), *arguments)
 
     @staticmethod
-    def norm_shares(N: int) -> tuple[int, int]:
-        """Return (blocks, rows of a block) of the layer norm's backward."""
-        rows = max(_NORM_ROWS, blocks_for(blocks_for(N, _NORM_BLOCKS), _NORM_ROWS) * _NORM_ROWS)
-        return blocks_for(N, rows), rows
+    def norm_shares(N: int) -> int:
+        """Return how many blocks the layer norm's backward has, each of which leaves a share."""
+        return min(_NORM_BLOCKS, blocks_for(N, _NORM_ROWS))
 
     @classmethod
     def norm_partials(cls, N: int, C: int) -> int:
         """Return how many float32 `layernorm_bwd` leaves of one norm."""
-        return cls.norm_shares(N)[0] * 2 * C
+        return cls.norm_shares(N) * 2 * C
 
     def layernorm_bwd(
         self,
@@ -223,11 +223,12 @@ class Elementwise:
 
         `dskip` 0: nothing skipped the branch. `shares` 0: a norm without parameters. `dx` may be `dy` or `dskip`.
         """
-        grid, rows = self.norm_shares(N)
-        threads = self._norm_threads(C)
+        of_row = self._norm_threads(C)
+        threads = max(1, _NORM_GROUPED // of_row) * of_row
         stages = max(1, min(_NORM_STAGES, _RING_SHARED // (threads * _RING_BYTES)))
-        arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, rows, stages)
-        self.launch("k_layernorm_bwd", grid, threads, *arguments, shared_bytes=stages * threads * _RING_BYTES)
+        arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, of_row, stages)
+        shared_bytes = stages * threads * _RING_BYTES
+        self.launch("k_layernorm_bwd", self.norm_shares(N), threads, *arguments, shared_bytes=shared_bytes)
 
     def layernorm_bwd_final(self, shares: int, gradients: int, places: int, norms: int, N: int, C: int) -> None:
         """Add the shares of all norms, which lie one behind the other, to their dgamma and dbeta.
@@ -235,7 +236,7 @@ class Elementwise:
         `places` is the address of int64 [norms, 2]: at which elements of the gradients the two of each norm begin.
         """
         grid = blocks_for(2 * C, 32), norms
-        self.launch("k_layernorm_bwd_final", grid, (32, 32), shares, self.norm_shares(N)[0], gradients, places, C)
+        self.launch("k_layernorm_bwd_final", grid, (32, 32), shares, self.norm_shares(N), gradients, places, C)
 
     # -- products of a few rows --------------------------------------------------------------------------------------
 

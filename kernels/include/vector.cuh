@@ -20,6 +20,25 @@ __device__ __forceinline__ void store(T* address, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(address) = pack;
 }
 
+struct Floats {
+  float at[WIDE];
+};
+
+// What one wide access read, as floats: an instruction an element, where two bf16 of a word taken apart first need two.
+__device__ __forceinline__ Floats to_floats(const Pack<storage, WIDE>& pack) {
+  Floats floats;
+#if STORAGE_IS(bf16)
+  const Pack<uint32, WIDE / 2>& words = reinterpret_cast<const Pack<uint32, WIDE / 2>&>(pack);
+#pragma unroll
+  for (int i = 0; i < WIDE; i++)
+    floats.at[i] = __uint_as_float(i % 2 == 0 ? words.at[i / 2] << 16 : words.at[i / 2] & 0xffff0000u);
+#else
+#pragma unroll
+  for (int i = 0; i < WIDE; i++) floats.at[i] = to_float(pack.at[i]);
+#endif
+  return floats;
+}
+
 // True when every address may be accessed sixteen bytes at a time; a null pointer may.
 template <typename... Pointers>
 __device__ __forceinline__ bool aligned(Pointers... pointers) {

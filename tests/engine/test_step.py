@@ -178,14 +178,14 @@ def k_residual_layernorm_fwd(x, branch, gamma, beta, total, y, mean, rstd, N, C,
     k_layernorm_fwd(total, gamma, beta, y, mean, rstd, N, C, epsilon)
 
 
-def k_layernorm_bwd(dy, x, mean, rstd, gamma, dskip, dx, partials, N, C, rows, *_):
+def k_layernorm_bwd(dy, x, mean, rstd, gamma, dskip, dx, partials, N, C, *_):
     scale = array(gamma, C) if gamma else None
     dgamma, dbeta = (np.zeros(C, np.float32), np.zeros(C, np.float32)) if gamma else (None, None)
     statistics = array(mean, 1, N), array(rstd, 1, N)
     result = op.k_layernorm_bwd(array(dy, 1, N, C), array(x, 1, N, C), *statistics, scale, dgamma, dbeta)[0]
     array(dx, N, C)[:] = result + array(dskip, N, C) if dskip else result
     if gamma:
-        shares = array(partials, -(-N // rows), 2, C)
+        shares = array(partials, Elementwise.norm_shares(N), 2, C)
         shares[:] = 0
         shares[0] = dgamma, dbeta
 
