@@ -9,9 +9,8 @@ for each step:
     request_probes                                   question
     engine.train_step                                forward, loss, backward, clip, update
         meanwhile, of the step before                on_step of log plugins, the journal's line
-        meanwhile, of the next step                  weigh_sources, limit_sources, where their plugins do not learn;
-                                                     with bandit and sampler that do not learn either, all up to its
-                                                     batches
+        meanwhile, of the next step                  weigh_sources, limit_sources, where their plugins do not learn,
+                                                     and all up to its batches, where bandit and sampler do not either
     reward                                           question, for every pull
     on_step                                          plugins learn
     on_sample, on_evaluation                         when due
