@@ -47,7 +47,7 @@ def test_table_follows_the_record():
     made = render.render(text, record)
     assert made.startswith("before\n")
     assert made.endswith("\nafter\n")
-    assert "| 12M | 8 | 3.0 | 1,234,567 |" in made
+    assert "| 12M | 8 | 2.6 | 1,234,567 |" in made
     assert "old" not in made
     with pytest.raises(ValueError, match="lacks the lines"):
         render.render("no markers", record)
