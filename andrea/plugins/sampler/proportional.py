@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from andrea import Choice, Limits, Run, combine, hookimpl, plugin
+from andrea import AndreaError, Choice, Limits, Run, combine, hookimpl, option, plugin
 
 NAME = "sampler.proportional"
 Floats = npt.NDArray[np.float64]
@@ -24,10 +24,22 @@ class Proportional:
     that the seed fixes; weight 0 or cap 0 excludes them.
     Negative scores count as 0; if no allowed source has a positive score, all are equally likely. All pulls of a step
     are given the same scores, weights and limits, so their shares are worked out once.
+
+    With a `power` above 1 the best source keeps score x weight, and what is below it sinks by (its part of the
+    best)^(power - 1): between drawing in proportion and taking the best, for bandits whose good and bad scores lie close
+    together, in steps of many pulls, which would all go to the best one.
     """
 
+    power: float = option(1.0, help="1: in proportion to score x weight; above: nearer to the best, which takes all at last")
     _given: tuple[Any, ...] = attrs.field(init=False, default=())
     _shares: Floats | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what would favour low scores, or none."""
+        if not 1 <= self.power < math.inf:
+            raise AndreaError(
+                f"sampler.proportional.power is {self.power}", "at least 1: --set sampler.proportional.power=4"
+            )
 
     @hookimpl
     def select_source(
@@ -56,5 +68,7 @@ class Proportional:
             tentative = np.where(np.isfinite(scores), np.maximum(scores, 0.0), 0.0)
             if not (tentative * weights).any():
                 tentative = np.ones(len(scores))
+            ranked = tentative * weights
+            tentative *= (ranked / ranked.max(initial=1e-300)) ** (self.power - 1)
             self._given, self._shares = given, combine(tentative, weights, limits)
         return self._shares
