@@ -138,7 +138,7 @@ PROBED = {
     "reward.probe": {},
     "weight.repetition": {},
 }
-# The same for steps of many pulls, which all of a step's best source would take: shares near it, and by the training loss.
+# For steps of many pulls, which would all go to the best source: shares near it, and rewards of the training loss.
 MIXED = {
     "bandit.discounted_ucb": {"discount": 0.98},
     "sampler.proportional": {"power": 4.0},
@@ -178,7 +178,9 @@ def test_split_source(plugins, low, high):
     assert low <= halves / whole <= high
 
 
-@pytest.mark.parametrize(("plugins", "low", "high"), [(PROBED, 0.0, 0.125), (MIXED, 0.0, 0.125), (PUBLISHED, 0.25, 1.0)])
+@pytest.mark.parametrize(
+    ("plugins", "low", "high"), [(PROBED, 0.0, 0.125), (MIXED, 0.0, 0.125), (PUBLISHED, 0.25, 1.0)]
+)
 def test_tiny_source(plugins, low, high):
     """Eight documents learned by heart get less than half of a fair share; the published rule is taken in."""
     chosen = play(plugins, learners("abc", t=evolve(LEARNER, documents=8, by_heart=2.0)))

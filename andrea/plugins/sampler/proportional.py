@@ -26,11 +26,13 @@ class Proportional:
     are given the same scores, weights and limits, so their shares are worked out once.
 
     With a `power` above 1 the best source keeps score x weight, and what is below it sinks by (its part of the
-    best)^(power - 1): between drawing in proportion and taking the best, for bandits whose good and bad scores lie close
-    together, in steps of many pulls, which would all go to the best one.
+    best)^(power - 1): between drawing in proportion and taking the best. It is for bandits whose good and bad scores lie
+    close together, in steps of many pulls, which would all go to the best one.
     """
 
-    power: float = option(1.0, help="1: in proportion to score x weight; above: nearer to the best, which takes all at last")
+    power: float = option(
+        1.0, help="1: in proportion to score x weight; above: nearer to the best, which takes all at last"
+    )
     _given: tuple[Any, ...] = attrs.field(init=False, default=())
     _shares: Floats | None = attrs.field(init=False, default=None)
 

@@ -54,7 +54,7 @@ def test_floor_raises_and_cap_wins(count, chi_square_tail):
 
 
 def test_a_power_lowers_what_is_not_the_best(count, chi_square_tail):
-    """Score x weight 3, 1, 2, 0 gives 27 : 1 : 8 : 0 with a power of 3; a floor of 2 is below the best, which stays 3."""
+    """Score x weight 3, 1, 2, 0 gives 27 : 1 : 8 : 0 with a power of 3; the best stays 3, above a floor of 2."""
     assert chi_square_tail(count([3, 1, 4, 0], [1, 1, 0.5, 1], power=3), [27, 1, 8, 0]) > LIKELY
     assert chi_square_tail(count([3, 1, 4, 0], [1, 1, 0.5, 1], power=3, floor=[0, 2, 0, 0]), [3, 2, 8 / 9, 0]) > LIKELY
 
