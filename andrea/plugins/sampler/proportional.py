@@ -26,8 +26,8 @@ class Proportional:
     are given the same scores, weights and limits, so their shares are worked out once.
 
     With a `power` above 1 the best source keeps score x weight, and what is below it sinks by (its part of the
-    best)^(power - 1): between drawing in proportion and taking the best. It is for bandits whose good and bad scores lie
-    close together, in steps of many pulls, which would all go to the best one.
+    best)^(power - 1): between drawing in proportion and taking the best. It is for steps of many pulls, which would all
+    go to the best one, under bandits whose good and bad scores lie close together.
     """
 
     power: float = option(
