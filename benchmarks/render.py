@@ -6,7 +6,9 @@ python benchmarks/render.py [--check]
 from __future__ import annotations
 
 import json
+import statistics
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,31 @@ def table(record: dict[str, Any]) -> str:
         )
     command = "`benchmarks/gpu_check.sh peers` makes this table's numbers (commit " + part["commit"][:7] + ");\n"
     lines += ["", f"{command}`andrea benchmark 120M --batch 64 --peer` measures one on your card.", ""]
-    return "\n".join([*lines, *whole_runs(record["run"])])
+    return "\n".join([*lines, *eight_bit(points), *whole_runs(record["run"]), "", *starts(record["start"])])
+
+
+def eight_bit(points: dict[str, Any]) -> list[str]:
+    """Return what fp8 gains over our own bf16 in the same run, as Markdown; nothing where it was not measured."""
+    gains = [
+        f"{found['fp8']['tokens_per_second']:,.0f} tokens/s for {point.replace(':', ' with ')} rows, "
+        f"{found['fp8_ratio']:.2f} times as fast"
+        for point, found in points.items()
+        if "fp8_ratio" in found
+    ]
+    return (
+        [textwrap.fill(f"In the same run `--plugin precision.fp8` makes {'; '.join(gains)}.", 115), ""] if gains else []
+    )
+
+
+def starts(part: dict[str, Any]) -> list[str]:
+    """Return how long a run takes to its first step, as Markdown."""
+    point, found = next(iter(part["details"].items()))
+    text = (
+        f"From the command to the first step, of prepared text: {found['cold_seconds']:.1f} s where nothing is compiled "
+        f"yet, {statistics.median(found['warm_seconds']):.1f} s from then on ({point.replace(':', ' with ')} rows; "
+        f"`benchmarks/gpu_check.sh start`, commit {part['commit'][:7]})."
+    )
+    return [textwrap.fill(text, 115)]
 
 
 def whole_runs(part: dict[str, Any]) -> list[str]:
