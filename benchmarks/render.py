@@ -59,8 +59,8 @@ def starts(part: dict[str, Any]) -> list[str]:
     """Return how long a run takes to its first step, as Markdown."""
     point, found = next(iter(part["details"].items()))
     text = (
-        f"From the command to the first step, of prepared text: {found['cold_seconds']:.1f} s where nothing is compiled "
-        f"yet, {statistics.median(found['warm_seconds']):.1f} s from then on ({point.replace(':', ' with ')} rows; "
+        f"From the command to the first step, of prepared text: {found['cold_seconds']:.1f} s where nothing is "
+        f"compiled yet, {statistics.median(found['warm_seconds']):.1f} s from then on ({point.replace(':', ' with ')} rows; "
         f"`benchmarks/gpu_check.sh start`, commit {part['commit'][:7]})."
     )
     return [textwrap.fill(text, 115)]
