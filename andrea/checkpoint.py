@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import field, frozen
 
 from andrea.config import CheckpointConfig
 from andrea.errors import AndreaError, cure
@@ -48,6 +48,8 @@ class Snapshot:
         State by plugin name, in call order; empty for those without.
     record
         JSON values: configuration, plugin list, fingerprint, reasons, journal length, digest of the data.
+    ahead
+        What was chosen already for the next step; empty where that is asked for when its time comes.
     """
 
     step: int
@@ -55,6 +57,7 @@ class Snapshot:
     data: Mapping[str, Any]
     plugins: Mapping[str, Mapping[str, Any]]
     record: Mapping[str, Any]
+    ahead: Mapping[str, Any] = field(factory=dict)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -163,6 +166,8 @@ def write_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
         "data": _pack(dict(snapshot.data), "data", arrays),
         "plugins": {name: _pack(dict(s), f"plugin.{name}", arrays) for name, s in snapshot.plugins.items()},
     }
+    if snapshot.ahead:
+        record["ahead"] = _pack(dict(snapshot.ahead), "ahead", arrays)
     record["sha256"] = {
         "bin": _write_bin(base.with_suffix(".bin"), snapshot),
         "npz": _write_npz(base.with_suffix(".npz"), arrays),
@@ -276,7 +281,8 @@ def read_checkpoint(path: Path) -> Snapshot:
     engine = {**_unpack(record.pop("engine"), arrays), **_flat(contents["bin"])}
     data = _unpack(record.pop("data"), arrays)
     plugins = {name: _unpack(value, arrays) for name, value in record.pop("plugins").items()}
-    return Snapshot(record["step"], engine, data, plugins, record)
+    ahead = _unpack(record.pop("ahead"), arrays) if "ahead" in record else {}
+    return Snapshot(record["step"], engine, data, plugins, record, ahead)
 
 
 def _check_record(path: Path, record: Mapping[str, Any]) -> None:

@@ -44,11 +44,15 @@ class BatchConfig:
         Micro-batches of one update.
     pulls_per_step
         Sources mixed in one step; divides the rows.
+    ahead
+        Choose a step's sources while the one before it computes, so that the card never waits for a choice: whatever
+        learns from a step is asked for the next but one only.
     """
 
     batch_size: int = 8
     accumulation: int = 1
     pulls_per_step: int = 1
+    ahead: bool = False
 
     def __attrs_post_init__(self) -> None:
         _refuse_below(self, "batch", "", batch_size=1, accumulation=1, pulls_per_step=1)

@@ -286,8 +286,9 @@ class Loop:
         bounding, choosing, moving = (
             frozenset[str]().union(*map(self.hooks.who, hooks)) for hooks in (BOUNDING, CHOOSING, MOVING)
         )
-        self._bounds_foreseeable = not moving & bounding
-        self._all_foreseeable = not moving & (bounding | choosing)
+        ahead = self.config.batch.ahead
+        self._bounds_foreseeable = ahead or not moving & bounding
+        self._all_foreseeable = ahead or not moving & (bounding | choosing)
 
     def start(self, snapshot: Snapshot | None = None, restore: Callable[[str], bool] = lambda name: True) -> None:
         """Call `on_start`, then take over a snapshot's state.
@@ -313,6 +314,8 @@ class Loop:
         # no such reason: who goes on has set another one.
         reasons = snapshot.record.get("reasons", {})
         self._heard = {name: reason for name, reason in reasons.items() if name != COUNT_STOP}
+        if all(restore(name) for name, _ in self.plugins):
+            self._recall(snapshot.ahead)
 
     def adopt(self, state: Mapping[str, npt.NDArray[Any]], step: int) -> None:
         """Take weights, and what else of an engine's state there is, as if this run had come to them in `step` updates.
@@ -388,7 +391,7 @@ class Loop:
         launch = getattr(self.engine, "launch_step", None)
         finish = launch(*asked) if launch else None
         self._catch_up()
-        if finish:
+        if finish or self.config.batch.ahead:
             self._foresee(step + 1)
         for source, count in Counter(pulled).items():  # one more than last time: who is pulled often stays so
             self.batches.ready(source, self._rows, count + 1)
@@ -420,7 +423,7 @@ class Loop:
 
         They depend on the step's number and on what has been drawn then, and both are known. Where bandit and sampler
         do not learn either, so do the choices. Their batches are taken from a fork: a checkpoint of this step must not
-        hold that.
+        hold that. With ``batch.ahead`` whoever learns is asked all the same, before this step has taught anything.
         """
         if not self._bounds_foreseeable:
             return
@@ -441,9 +444,7 @@ class Loop:
                 run = self._seen(batches)
             choices.append(self._choose(step, number, [c.source for c in choices], *asked, run))
             taken.append(batches.take(choices[-1].source, rows))
-        inputs = np.concatenate([b.inputs for b in taken]) if len(taken) > 1 else taken[0].inputs
-        targets = np.concatenate([b.targets for b in taken]) if len(taken) > 1 else taken[0].targets
-        return Draft(asked, choices, taken, batches, inputs, targets)
+        return _draft_of(asked, choices, taken, batches)
 
     def _choose(
         self, step: int, number: int, chosen: list[int], scores: Floats, weights: Floats, limits: Limits, run: Run
@@ -633,7 +634,29 @@ class Loop:
             "journal": self.journal.length if self.journal else 0,
         }
         states = {name: get_state(target) for name, target in self.plugins}
-        return Snapshot(self._step, self.engine.export_state(), self.batches.export_state(), states, record)
+        engine, data = self.engine.export_state(), self.batches.export_state()
+        return Snapshot(self._step, engine, data, states, record, self._chosen_ahead())
+
+    def _chosen_ahead(self) -> dict[str, Any]:
+        """Return the next step's choices where a resumed run could not ask for them: learners know more by now."""
+        known = self._foreseen
+        if not self.config.batch.ahead or known is None or known.draft is None or known.step != self._step:
+            return {}
+        scores, weights, limits = known.draft.asked
+        choices = [{"source": choice.source, "detail": plain(choice.detail)} for choice in known.draft.choices]
+        return {"choices": choices, "scores": scores, "weights": weights, "floor": limits.floor, "cap": limits.cap}
+
+    def _recall(self, ahead: Mapping[str, Any]) -> None:
+        """Take over the choices that `_chosen_ahead` gave, and their batches from a fork, as `_foresee` does."""
+        batch = self.config.batch
+        if not batch.ahead or len(ahead.get("choices", ())) != batch.pulls_per_step:
+            return
+        weights, limits = _locked(ahead["weights"]), Limits(_locked(ahead["floor"]), _locked(ahead["cap"]))
+        choices = [Choice(choice["source"], choice["detail"]) for choice in ahead["choices"]]
+        batches = self.batches.fork()
+        taken = [batches.take(choice.source, self._rows) for choice in choices]
+        draft = _draft_of((_locked(ahead["scores"]), weights, limits), choices, taken, batches)
+        self._foreseen = Foreseen(self._step, self.view(), weights, limits, draft)
 
     def _mirror(self, snapshot: Snapshot, folder: Path) -> Callable[[], None]:
         """Return a function that writes ``<model>.state.json``, the state for a person to read."""
@@ -684,6 +707,15 @@ class Loop:
 
     def _due(self, every: int) -> bool:
         return bool(every) and self._step % every == 0
+
+
+def _draft_of(
+    asked: tuple[Floats, Floats, Limits], choices: Sequence[Choice], taken: Sequence[Batch], batches: Batches
+) -> Draft:
+    """Return a draft with the batches of its pulls one behind the other."""
+    inputs = np.concatenate([b.inputs for b in taken]) if len(taken) > 1 else taken[0].inputs
+    targets = np.concatenate([b.targets for b in taken]) if len(taken) > 1 else taken[0].targets
+    return Draft(asked, choices, taken, batches, inputs, targets)
 
 
 def _pulls(draft: Draft, result: StepResult, rewards: Sequence[Mapping[str, float]]) -> tuple[Pull, ...]:

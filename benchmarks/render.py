@@ -60,8 +60,8 @@ def starts(part: dict[str, Any]) -> list[str]:
     point, found = next(iter(part["details"].items()))
     text = (
         f"From the command to the first step, of prepared text: {found['cold_seconds']:.1f} s where nothing is "
-        f"compiled yet, {statistics.median(found['warm_seconds']):.1f} s from then on ({point.replace(':', ' with ')} rows; "
-        f"`benchmarks/gpu_check.sh start`, commit {part['commit'][:7]})."
+        f"compiled yet, {statistics.median(found['warm_seconds']):.1f} s from then on "
+        f"({point.replace(':', ' with ')} rows; `benchmarks/gpu_check.sh start`, commit {part['commit'][:7]})."
     )
     return [textwrap.fill(text, 115)]
 

@@ -808,9 +808,13 @@ def test_bounds_that_nobody_learns_are_asked_while_the_engine_computes(make_loop
 
 
 @pytest.mark.parametrize("pulls", [1, 2])
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("learner", ["", "bandit.test", "sampler.test", "weight.test"])
-def test_choices_that_nobody_learns_are_made_while_the_engine_computes(make_loop, tmp_path, learner, pulls):
-    """They are what they would be in their place, of the same counts; a checkpoint holds nothing of the next step."""
+def test_choices_that_nobody_learns_are_made_while_the_engine_computes(make_loop, tmp_path, learner, ahead, pulls):
+    """They are what they would be in their place, of the same counts; a checkpoint holds nothing of the next step.
+
+    With ``batch.ahead`` learners are asked then too, whether the engine computes by itself or not.
+    """
     events = []
 
     def select(step, run):
@@ -826,7 +830,8 @@ def test_choices_that_nobody_learns_are_made_while_the_engine_computes(make_loop
         if learner:
             answers[learner]["on_step"] = lambda record, run: None
         plugins = [(plugin, answering(**given)) for plugin, given in answers.items()]
-        sections = {"batch": {"batch_size": 4, "pulls_per_step": pulls}, "checkpoints": {"every": 1, "keep": 9}}
+        batch = {"batch_size": 4, "pulls_per_step": pulls, "ahead": ahead}
+        sections = {"batch": batch, "checkpoints": {"every": 1, "keep": 9}}
         return make_loop(plugins, ("bandit.uniform", "sampler.proportional"), folder=tmp_path / name, **sections)
 
     plain = make("plain")
@@ -841,7 +846,7 @@ def test_choices_that_nobody_learns_are_made_while_the_engine_computes(make_loop
     assert [event for event in events if event[0] == "select"][: len(asked)] == asked
     place = [event[:2] for event in events]
     for step in range(1, 5):
-        assert (place.index(("select", step)) < place.index(("result", step - 1))) == (not learner)
+        assert (place.index(("select", step)) < place.index(("result", step - 1))) == (ahead or not learner)
         assert place.count(("select", step)) == pulls
     assert loop.view().pulls.tolist() == plain.view().pulls.tolist()
     for name in ("journal.jsonl", *(f"checkpoints/step_{step:06d}.bin" for step in range(1, 6))):

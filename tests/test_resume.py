@@ -153,6 +153,42 @@ def test_a_run_cut_anywhere_goes_on_as_if_it_had_not_been(uncut, tmp_path, cut):
         assert (folder / name).read_bytes() == (uncut / name).read_bytes()
 
 
+@pytest.fixture(scope="module")
+def ahead(experiment, tmp_path_factory):
+    """Return the folder of such a run, of learners, whose choices are made while the step before computes."""
+    folder = tmp_path_factory.mktemp("ahead") / "run"
+    with surroundings(tmp_path_factory.getbasetemp() / "cache"):
+        request = Request(experiment=str(experiment), steps=STEPS, device="cpu", out=folder, settings=AHEAD)
+        open_loop(request).run()
+    return folder
+
+
+AHEAD = ("batch.ahead=true",)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 9, 17, 36])
+def test_a_run_that_chooses_ahead_is_cut_and_goes_on(ahead, tmp_path, cut):
+    """What was chosen for the next step is in the checkpoint: byte for byte the run that was not cut."""
+    folder = cut_copy(ahead, tmp_path / "run", cut)
+
+    open_loop(Request(Mode.RESUME, device="cpu", steps=STEPS, out=folder)).run()
+
+    assert state_bytes(folder, STEPS) == state_bytes(ahead, STEPS)
+    assert (folder / "journal.jsonl").read_bytes() == (ahead / "journal.jsonl").read_bytes()
+
+
+def test_choosing_ahead_is_another_run_and_its_choices_are_needed(uncut, ahead, tmp_path, monkeypatch):
+    """Learners hear of a step later, so it differs; and so does a resume that asks them again, since they know more."""
+    assert (ahead / "journal.jsonl").read_bytes() != (uncut / "journal.jsonl").read_bytes()
+    monkeypatch.setattr(Loop, "_recall", lambda loop, chosen: None)
+    differs = []
+    for cut in (8, 17, 30):
+        folder = cut_copy(ahead, tmp_path / f"run{cut}", cut)
+        open_loop(Request(Mode.RESUME, device="cpu", steps=STEPS, out=folder)).run()
+        differs.append((folder / "journal.jsonl").read_bytes() != (ahead / "journal.jsonl").read_bytes())
+    assert any(differs)
+
+
 def test_two_fresh_runs_are_equal(experiment, uncut, tmp_path):
     """The same experiment twice gives the same bytes."""
     open_loop(Request(experiment=str(experiment), steps=STEPS, device="cpu", out=tmp_path / "run")).run()

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,7 +94,8 @@ def compiler_version() -> tuple[int, int]:
     AndreaError
         When there is none.
     """
-    return _version()
+    with _loading:  # threads that all ask first wait for one of them to load the library
+        return _version()
 
 
 def compile_kernels(
@@ -129,7 +131,6 @@ def compile_kernels(
     options = [f"--gpu-architecture={architecture}", *_OPTIONS]
     options += [f"-D{name}={value}" for name, value in sorted(macros.items())]
     folder = cache if cache is not None else cache_folder()
-    _version()  # load the library before threads ask for it
     with ThreadPoolExecutor(max_workers=min(len(paths), os.cpu_count() or 1) or 1) as pool:
         longest_first = sorted(set(paths), key=lambda path: -path.stat().st_size)  # so that no core ends on a long one
         jobs = {path: pool.submit(_compile_cached, path, architecture, options, folder) for path in longest_first}
@@ -178,7 +179,7 @@ def _cache_key(path: Path, options: Sequence[str]) -> str:
     """Return the digest of everything that decides the machine code. Where files lie is not among it."""
     root = kernels_folder()
     headers = [_named_text(header, root) for header in sorted((root / "include").rglob("*.cuh"))]
-    return _digest(path.name.encode(), path.read_bytes(), *headers, repr((options, _version())).encode(), _toolkit())
+    return _digest(path.name.encode(), path.read_bytes(), *headers, repr((options, compiler_version())).encode(), _toolkit())
 
 
 def _named_text(path: Path, root: Path) -> bytes:
@@ -236,6 +237,9 @@ def _nvrtc() -> Any:
 _INSTALL = "install them with: pip install 'andrea[cuda]' (or 'andrea[cuda12]' for a driver of CUDA 12)"
 
 
+_loading = threading.Lock()
+
+
 @functools.cache
 def _version() -> tuple[int, int]:
     nvrtc = _nvrtc()
@@ -250,7 +254,7 @@ def _version() -> tuple[int, int]:
 
 def include_folders() -> list[Path]:
     """Return the folders of CUDA's own headers, of the compiler's major version, wheels before a system toolkit."""
-    major = _version()[0]
+    major = compiler_version()[0]
     wheel = (
         ["cuda_runtime/include", "cuda_nvcc/include", "cuda_cccl/include"]
         if major < 13

@@ -13,12 +13,17 @@ def import_alone(name: str) -> ModuleType:
     """Import ``package.module`` while its packages stand empty; the plain way where that does not do.
 
     A package of bindings may import every library that it knows, which takes longer than all else of a start. Whoever
-    imports the package later gets it whole, with the same module in it.
+    imports the package later gets it whole; the module in it is this one, and an attribute of it if the package imports
+    it, as those of bindings do.
     """
     packages = [name[:end] for end, letter in enumerate(name) if letter == "."]
     if not {name, *packages} & set(sys.modules):
+        before = set(sys.modules)
         with suppress(Exception):  # the module needs what its package prepares, or is not there, which is told below
             return _import_in_empty(packages, name)
+        for other in set(sys.modules) - before:  # it may hold a package that was empty
+            if other.startswith(f"{packages[0]}."):
+                del sys.modules[other]
     return importlib.import_module(name)
 
 

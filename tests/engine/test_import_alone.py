@@ -52,6 +52,13 @@ def test_a_module_that_needs_its_package_gets_it(package):
     assert import_alone("made_up.inner.leaf").value == 7
 
 
+def test_what_was_imported_in_vain_is_imported_anew(package, tmp_path):
+    """Else it would hold the package that was empty."""
+    package("ready = 7\n", "from made_up.inner import helper\nvalue = helper.package.ready\n")
+    (tmp_path / "made_up" / "inner" / "helper.py").write_text("import made_up as package\n")
+    assert import_alone("made_up.inner.leaf").value == 7
+
+
 def test_what_is_missing_is_told_as_by_a_plain_import(package):
     """The package, or the module in it."""
     with pytest.raises(ModuleNotFoundError, match="made_up"):
