@@ -391,10 +391,9 @@ class Loop:
         launch = getattr(self.engine, "launch_step", None)
         finish = launch(*asked) if launch else None
         self._catch_up()
-        if finish or self.config.batch.ahead:
-            self._foresee(step + 1)
-        for source, count in Counter(pulled).items():  # one more than last time: who is pulled often stays so
-            self.batches.ready(source, self._rows, count + 1)
+        if not ((finish or self.config.batch.ahead) and self._foresee(step + 1)):
+            for source, count in Counter(pulled).items():  # one more than last time: who is pulled often stays so
+                self.batches.ready(source, self._rows, count + 1)
         return finish() if finish else self.engine.train_step(*asked)
 
     def _catch_up(self) -> None:
@@ -418,21 +417,24 @@ class Loop:
             return known.draft
         return self._choose_all(step, self.batches, *asked)
 
-    def _foresee(self, step: int) -> None:
+    def _foresee(self, step: int) -> bool:
         """Ask for the next step's weights and limits now, if those who give them do not learn from this one.
 
         They depend on the step's number and on what has been drawn then, and both are known. Where bandit and sampler
         do not learn either, so do the choices. Their batches are taken from a fork: a checkpoint of this step must not
         hold that. With ``batch.ahead`` whoever learns is asked all the same, before this step has taught anything.
+        Return whether the batches are there.
         """
         if not self._bounds_foreseeable:
-            return
+            return False
+        draft = None
         with suppress(Exception):  # asked again in its place, it comes through
-            run, draft = self.view(), None
+            run = self.view()
             weights, limits = self._weights(step, run), self._limits(step, run)
             if self._all_foreseeable:
                 draft = self._choose_all(step, self.batches.fork(), self._scores(step, run), weights, limits)
             self._foreseen = Foreseen(step, run, weights, limits, draft)
+        return draft is not None
 
     def _choose_all(self, step: int, batches: Batches, *asked: *tuple[Floats, Floats, Limits]) -> Draft:
         """Choose the source of every pull, all from the same scores, weights and limits, and take its batch."""

@@ -714,21 +714,24 @@ class Beside:
         result = self.engine.train_step(*arguments)
 
         def finish():
-            self.seen.append((len(self.loop.journal.losses), sum(r is not None for r in self.loop.batches._ready)))
+            self.seen.append(len(self.loop.journal.losses))
             return result
 
         return finish
 
 
-def test_what_can_wait_is_done_while_the_engine_computes(make_loop, tmp_path):
+def test_what_can_wait_is_done_while_the_engine_computes(make_loop, tmp_path, monkeypatch):
     """Between launch and result the step before is written and the next batch made; the run's bytes are the same."""
     plain = make_loop(folder=tmp_path / "plain")
     plain.run()
     loop = make_loop(folder=tmp_path / "beside")
     loop.engine = engine = Beside(loop)
+    events, assemble = [], Batches._assemble
+    note_results(engine, events)
+    monkeypatch.setattr(Batches, "_assemble", lambda *given: (events.append("batch"), assemble(*given))[1])
     loop.run()
-    assert [written for written, _ in engine.seen] == [0, 1, 2, 3, 4]
-    assert all(ready for _, ready in engine.seen)
+    assert engine.seen == [0, 1, 2, 3, 4]
+    assert events == ["batch", *(event for step in range(5) for event in ("batch", ("result", step)))]
     for name in ("journal.jsonl", "test.loss.json", "checkpoints/step_000005.bin"):
         assert (loop.folder / name).read_bytes() == (plain.folder / name).read_bytes()
 

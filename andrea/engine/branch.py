@@ -2,9 +2,9 @@
 
 Where a configuration `overlaps`, gradients of weights and the order of the tokens' positions are launched on a side
 stream: it waits for where main is (a fork), and main waits for it before it writes what a side launch still touches (to
-settle). While a graph is recorded both are edges and no nodes. Launches of the side run one behind the other, so that what was
-launched there earlier is done when the one that main waits for is; and on the multiprocessors that main leaves, where
-the card knows priorities.
+settle). While a graph is recorded both are edges and no nodes. Launches of the side run one behind the other, so that
+what was launched there earlier is done when the one that main waits for is; and on the multiprocessors that main
+leaves, where the card knows priorities.
 
 Else there is no side stream: every launch is on main, in the order in which it is asked for.
 """

@@ -179,7 +179,9 @@ def _cache_key(path: Path, options: Sequence[str]) -> str:
     """Return the digest of everything that decides the machine code. Where files lie is not among it."""
     root = kernels_folder()
     headers = [_named_text(header, root) for header in sorted((root / "include").rglob("*.cuh"))]
-    return _digest(path.name.encode(), path.read_bytes(), *headers, repr((options, compiler_version())).encode(), _toolkit())
+    return _digest(
+        path.name.encode(), path.read_bytes(), *headers, repr((options, compiler_version())).encode(), _toolkit()
+    )
 
 
 def _named_text(path: Path, root: Path) -> bytes:
