@@ -62,6 +62,8 @@ class Dice:
     def on_step(self, record: StepRecord) -> None:
         """Make the phase that the first pull of the step was drawn from the current one."""
         phase = record.pulls[0].detail
+        if phase["start"] < self.start:  # chosen ahead, when the phase that is current now was not known yet
+            return
         self.start, self.length = phase["start"], phase["length"]
         self.focus, self.joined = list(phase["focus"]), list(phase["joined"])
 

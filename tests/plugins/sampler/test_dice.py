@@ -130,6 +130,17 @@ def test_phase_holds_for_its_length_and_then_a_new_one_starts(play, make_dice):
             ]
 
 
+def test_phases_do_not_take_turns_where_steps_are_chosen_ahead(ask, make_dice, make_record, make_pull):
+    """Each step is chosen before the one before it is learned from: a phase may be rolled twice, and the later holds."""
+    dice = make_dice(lengths=[20])
+    starts, choice = [], ask(dice, 0)
+    for step in range(60):
+        chosen, choice = choice, ask(dice, step + 1)
+        dice.on_step(record=make_record(step, make_pull(chosen.source, detail=chosen.detail)))
+        starts.append(chosen.detail["start"])
+    assert starts == [0, 1, 0, *[1] * 18, 21, 22, 21, *[22] * 18, 42, 43, 42, *[43] * 15]
+
+
 def test_choosing_latches_nothing(ask, make_dice):
     """Asking twice answers the same and changes no state; without on_step the next step rolls its own phase."""
     dice = make_dice()
