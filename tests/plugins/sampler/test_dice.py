@@ -131,7 +131,7 @@ def test_phase_holds_for_its_length_and_then_a_new_one_starts(play, make_dice):
 
 
 def test_phases_do_not_take_turns_where_steps_are_chosen_ahead(ask, make_dice, make_record, make_pull):
-    """Each step is chosen before the one before it is learned from: a phase may be rolled twice, and the later holds."""
+    """A step is chosen before the last one is learned from: a phase is rolled twice then, and the later holds."""
     dice = make_dice(lengths=[20])
     starts, choice = [], ask(dice, 0)
     for step in range(60):
