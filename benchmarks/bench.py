@@ -1,6 +1,6 @@
 """The family's speed on this card, and with --peers the PyTorch twin's in the same run, as one table and one JSON.
 
-In bf16 the points of `EIGHT_BIT` are measured in fp8 too, right after. The JSON has the launches of a step by kind.
+In bf16 the points of `EIGHT_BIT` are measured in fp8 too, right after, where the card can. The JSON has the launches of a step by kind.
 
 python benchmarks/bench.py [--peers] [--only 120M:64 12M:8 ...] [--tune] [--out FILE]
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from andrea.engine import EngineConfig
 from andrea.engine.benchmark import FAMILY, measure, measure_peer
+from andrea.engine.compiler import SUPPORT
 from andrea.engine.device import find_device
 from andrea.engine.gemm import TABLE, write_table
 from andrea.errors import AndreaError
@@ -65,7 +66,7 @@ def main() -> int:
         if options.tune:
             write_table(options.table, ours.pop("gemm_table"))
         points[point] = {"andrea": ours}
-        if options.precision == "bf16" and point in EIGHT_BIT:
+        if options.precision == "bf16" and point in EIGHT_BIT and device.capability >= SUPPORT["fp8"]:
             fp8 = points[point]["fp8"] = measure(config, device, PRECISIONS["fp8"], options.steps)
             points[point]["fp8_ratio"] = fp8["tokens_per_second"] / ours["tokens_per_second"]
             missed |= points[point]["fp8_ratio"] < EIGHT_BIT[point]
