@@ -1,6 +1,7 @@
 """The family's speed on this card, and with --peers the PyTorch twin's in the same run, as one table and one JSON.
 
-In bf16 the points of `EIGHT_BIT` are measured in fp8 too, right after, where the card can. The JSON has the launches of a step by kind.
+In bf16 the points of `EIGHT_BIT` are measured in fp8 too, right after, where the card can. The JSON has the
+launches of a step by kind.
 
 python benchmarks/bench.py [--peers] [--only 120M:64 12M:8 ...] [--tune] [--out FILE]
 """
