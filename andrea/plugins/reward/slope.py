@@ -23,7 +23,8 @@ class Slope:
     A fast and a slow learner with the same loss differ in the slope, and noise that no training removes goes into the
     irreducible E. The losses of a source are averaged between points that lie ever wider apart (15%), so a curve of a
     million pulls has about a hundred points. At a new point, E and A >= 0 are fitted by least squares for each b of
-    0.1, 0.2, ..., 1 and the best is taken. Before there are six points, the reward is the mean drop per pull since the
+    0.1, 0.2, ..., 1 and the best is taken, A counting by how sure it is, x max(0, 1 - variance of A / A^2): of points
+    that only scatter a fit always finds some slope. Before there are six points, the reward is the mean drop per pull since the
     first point, at least 0.
 
     In the unit bits_per_byte slopes count by the source's tokens per byte, known from the first evaluation on, as those
@@ -104,11 +105,11 @@ class Slope:
 
 
 def fit(places: Floats, losses: Floats) -> tuple[float, float]:
-    """Return (A, b) of the least squares fit of E + A n^-b with E, A >= 0 to points (n, loss).
+    """Return (A, b) of the least squares fit of E + A n^-b with E, A >= 0 to points (n, loss), A shrunk by its variance.
 
     Every point counts the same: the later ones are means over more pulls, and they lie where the curve is flat.
     """
-    best = (math.inf, 0.0, float(EXPONENTS[0]))
+    best = (math.inf, 0.0, float(EXPONENTS[0]), 0.0)
     for exponent in EXPONENTS.tolist():
         powers = places**-exponent
         away = powers - powers.mean()
@@ -119,5 +120,7 @@ def fit(places: Floats, losses: Floats) -> tuple[float, float]:
         else:
             irreducible = float(losses.mean() - factor * powers.mean())
         error = float(np.sum((irreducible + factor * powers - losses) ** 2))
-        best = min(best, (error, factor, exponent))
-    return best[1], best[2]
+        best = min(best, (error, factor, exponent, error / float(away @ away)))
+    _, factor, exponent, scatter = best
+    variance = scatter / (len(places) - 2)
+    return (factor * max(0.0, 1 - variance / factor**2) if factor else 0.0), exponent

@@ -201,6 +201,24 @@ def test_fit_does_not_go_below_zero():
     assert fit(places, places)[0] == 0.0
 
 
+def test_a_slope_counts_by_how_sure_it_is():
+    """Of points that only scatter most fits keep nothing: A is at or below its own deviation in 84% of them.
+
+    Of a clear curve little is taken: the variance by the formula, of what is left over the points less two.
+    """
+    places = np.arange(1.0, 21.0)
+    found = [fit(places, 5 + np.random.default_rng(seed).standard_normal(20))[0] for seed in range(100)]
+    assert 0.7 < found.count(0.0) / 100 < 0.95
+    clear, noise = 3 + 6 / places, 0.2 * np.random.default_rng(1).standard_normal(20)
+    factor, exponent = fit(places, clear + noise)
+    powers = places**-exponent
+    away = powers - powers.mean()
+    plain = float(away @ (clear + noise)) / float(away @ away)
+    rest = clear + noise - (clear + noise).mean() - plain * away
+    assert factor == pytest.approx(plain * (1 - float(rest @ rest) / 18 / float(away @ away) / plain**2), rel=1e-12)
+    assert 0.9 * plain < factor < plain
+
+
 def test_slope_is_that_of_the_curve(make_reward, play):
     """On losses 2 + 3 / sqrt(n) the reward after 400 pulls is within 10% of 1000 x 1.5 n^-1.5."""
     plugin = make_reward(Slope)
