@@ -212,13 +212,14 @@ class Draft:
 
 @frozen(eq=False)
 class Foreseen:
-    """What is known of a step, with the run as it was seen then, before the last one has taught anything."""
+    """What is known of a step, with the run as it was seen then, before the last one has taught anything.
+
+    The answer is a draft; or weights and limits, where scores have to wait; or what went wrong, told in its place.
+    """
 
     step: int
     run: Run
-    weights: Floats
-    limits: Limits
-    draft: Draft | None
+    answer: Draft | tuple[Floats, Limits] | Exception
 
 
 @attrs.define(eq=False)
@@ -411,10 +412,12 @@ class Loop:
         known, run = self._foreseen, self.view()
         if known is None or known.step != step or known.run is not run:
             asked = self._scores(step, run), self._weights(step, run), self._limits(step, run)
-        elif known.draft is None:
-            asked = self._scores(step, run), known.weights, known.limits
+        elif isinstance(known.answer, Draft):
+            return known.answer
+        elif isinstance(known.answer, Exception):
+            raise known.answer
         else:
-            return known.draft
+            asked = self._scores(step, run), *known.answer
         return self._choose_all(step, self.batches, *asked)
 
     def _foresee(self, step: int) -> bool:
@@ -427,14 +430,16 @@ class Loop:
         """
         if not self._bounds_foreseeable:
             return False
-        draft = None
-        with suppress(Exception):  # asked again in its place, it comes through
-            run = self.view()
-            weights, limits = self._weights(step, run), self._limits(step, run)
+        run = self.view()
+        answer: Draft | tuple[Floats, Limits] | Exception
+        try:
+            answer = weights, limits = self._weights(step, run), self._limits(step, run)
             if self._all_foreseeable:
-                draft = self._choose_all(step, self.batches.fork(), self._scores(step, run), weights, limits)
-            self._foreseen = Foreseen(step, run, weights, limits, draft)
-        return draft is not None
+                answer = self._choose_all(step, self.batches.fork(), self._scores(step, run), weights, limits)
+        except Exception as error:  # a run that ends before this step must not fail by it
+            answer = error
+        self._foreseen = Foreseen(step, run, answer)
+        return isinstance(answer, Draft)
 
     def _choose_all(self, step: int, batches: Batches, *asked: *tuple[Floats, Floats, Limits]) -> Draft:
         """Choose the source of every pull, all from the same scores, weights and limits, and take its batch."""
@@ -642,10 +647,12 @@ class Loop:
     def _chosen_ahead(self) -> dict[str, Any]:
         """Return the next step's choices where a resumed run could not ask for them: learners know more by now."""
         known = self._foreseen
-        if not self.config.batch.ahead or known is None or known.draft is None or known.step != self._step:
+        if not self.config.batch.ahead or known is None or known.step != self._step:
             return {}
-        scores, weights, limits = known.draft.asked
-        choices = [{"source": choice.source, "detail": plain(choice.detail)} for choice in known.draft.choices]
+        if not isinstance(known.answer, Draft):
+            return {}
+        scores, weights, limits = known.answer.asked
+        choices = [{"source": choice.source, "detail": plain(choice.detail)} for choice in known.answer.choices]
         return {"choices": choices, "scores": scores, "weights": weights, "floor": limits.floor, "cap": limits.cap}
 
     def _recall(self, ahead: Mapping[str, Any]) -> None:
@@ -658,7 +665,7 @@ class Loop:
         batches = self.batches.fork()
         taken = [batches.take(choice.source, self._rows) for choice in choices]
         draft = _draft_of((_locked(ahead["scores"]), weights, limits), choices, taken, batches)
-        self._foreseen = Foreseen(self._step, self.view(), weights, limits, draft)
+        self._foreseen = Foreseen(self._step, self.view(), draft)
 
     def _mirror(self, snapshot: Snapshot, folder: Path) -> Callable[[], None]:
         """Return a function that writes ``<model>.state.json``, the state for a person to read."""

@@ -42,12 +42,12 @@ def test_table_follows_the_record():
     """A changed record changes the text between the markers and nothing else; without markers it is refused."""
     render = load("render")
     record = json.loads(render.RECORD.read_text())
-    record["peers"]["details"]["points"]["12M:8"]["andrea"]["tokens_per_second"] = 1234567.0
+    record["peers"]["details"]["points"]["12M:8"]["andrea"] |= {"tokens_per_second": 1234567.0, "median_ms": 4.2}
     text = f"before\n{render.BEGIN}\nold\n{render.END}\nafter\n"
     made = render.render(text, record)
     assert made.startswith("before\n")
     assert made.endswith("\nafter\n")
-    assert "| 12M | 8 | 2.6 | 1,234,567 |" in made
+    assert "| 12M | 8 | 4.2 | 1,234,567 |" in made
     assert "old" not in made
     with pytest.raises(ValueError, match="lacks the lines"):
         render.render("no markers", record)

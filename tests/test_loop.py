@@ -856,11 +856,26 @@ def test_choices_that_nobody_learns_are_made_while_the_engine_computes(make_loop
         assert (loop.folder / name).read_bytes() == (plain.folder / name).read_bytes()
 
 
-def test_a_bound_that_fails_when_asked_early_fails_in_its_place(make_loop):
-    """The step before is finished and written, and the last step of a run never asks for one behind it in earnest."""
-    weigh = answering(weigh_sources=lambda step, run: [1 / (3 - step)] * 3)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_bound_that_fails_when_asked_early_fails_in_its_place(make_loop, ahead):
+    """The step before is finished and written, and the last step of a run never asks for one behind it in earnest.
+
+    With ``batch.ahead`` a learner's failure is not passed over by asking it again, when it knows more.
+    """
+    asked = []
+    more = {"on_step": lambda record, run: None} if ahead else {}
+
+    def weigh(step, run):
+        asked.append(step)
+        return [1 / (3 - step)] * 3
+
     for steps, written in ((3, 3), (9, 3)):
-        loop = make_loop([("weight.fails", weigh)], steps=steps)
+        asked.clear()
+        loop = make_loop(
+            [("weight.fails", answering(weigh_sources=weigh, **more))],
+            steps=steps,
+            batch={"batch_size": 4, "ahead": ahead},
+        )
         loop.engine = Beside(loop)
         if steps == 3:
             assert loop.run().step == 3
@@ -868,6 +883,7 @@ def test_a_bound_that_fails_when_asked_early_fails_in_its_place(make_loop):
             with pytest.raises(ZeroDivisionError):
                 loop.run()
         assert len(journal_of(loop)) == written
+        assert asked == [0, 1, 2, 3]
 
 
 def test_the_engine_is_given_a_batch_as_it_was_made(make_loop, monkeypatch):

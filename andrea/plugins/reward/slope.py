@@ -24,8 +24,8 @@ class Slope:
     irreducible E. The losses of a source are averaged between points that lie ever wider apart (15%), so a curve of a
     million pulls has about a hundred points. At a new point, E and A >= 0 are fitted by least squares for each b of
     0.1, 0.2, ..., 1 and the best is taken, A counting by how sure it is, x max(0, 1 - variance of A / A^2): of points
-    that only scatter a fit always finds some slope. Before there are six points, the reward is the mean drop per pull since the
-    first point, at least 0.
+    that only scatter a fit finds some slope. Before there are six points, the reward is the mean drop per pull since
+    the first point, at least 0.
 
     In the unit bits_per_byte slopes count by the source's tokens per byte, known from the first evaluation on, as those
     of reward.probe do.
@@ -105,7 +105,7 @@ class Slope:
 
 
 def fit(places: Floats, losses: Floats) -> tuple[float, float]:
-    """Return (A, b) of the least squares fit of E + A n^-b with E, A >= 0 to points (n, loss), A shrunk by its variance.
+    """Return (A, b) of the least squares fit of E + A n^-b with E, A >= 0 to points (n, loss), A by how sure it is.
 
     Every point counts the same: the later ones are means over more pulls, and they lie where the curve is flat.
     """
