@@ -110,10 +110,15 @@ class Hooks:
                 yield name, self._call(name, hook, function, {key: arguments[key] for key in wanted})
 
     def _call(self, name: str, hook: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        started = time.perf_counter() if self._trace else 0.0
+        try:
+            answer = function(**arguments)
+        except Exception as error:
+            if not isinstance(error, AndreaError):  # a traceback shows a function's file, not whose it is
+                error.add_note(f"in {hook} of plugin {name}")
+            raise
         if not self._trace:
-            return function(**arguments)
-        started = time.perf_counter()
-        answer = function(**arguments)
+            return answer
         timing = self.timings[name, hook]
         timing[0] += 1
         timing[1] += time.perf_counter() - started

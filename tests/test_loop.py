@@ -856,6 +856,17 @@ def test_choices_that_nobody_learns_are_made_while_the_engine_computes(make_loop
         assert (loop.folder / name).read_bytes() == (plain.folder / name).read_bytes()
 
 
+def test_a_plugin_that_fails_is_named(make_loop):
+    """Its error comes through as it is, with a note of whose hook it was."""
+
+    def fail(record, run):
+        raise KeyError("seven")
+
+    with pytest.raises(KeyError, match="seven") as caught:
+        make_loop([("weight.seven", answering(on_step=fail))]).run()
+    assert caught.value.__notes__ == ["in on_step of plugin weight.seven"]
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_bound_that_fails_when_asked_early_fails_in_its_place(make_loop, ahead):
     """The step before is finished and written, and the last step of a run never asks for one behind it in earnest.

@@ -94,7 +94,7 @@ class Console:
             self._say(f"sample after step {sample.step}: {_shown(prompt, self.width)} -> {_shown(text, self.width)}")
 
     @hookimpl
-    def on_finish(self, record: StepRecord | None, reasons: Sequence[str], run: Run) -> None:
+    def on_finish(self, record: StepRecord | None, reasons: Sequence[str], ending: str, run: Run) -> None:
         """End the bar with the last step and say why the run ended."""
         if self._progress is not None:
             if record is not None and self._tokens:  # steps that were not drawn
@@ -102,7 +102,9 @@ class Console:
             self._progress.stop()
             self._progress = None
         where = "before the first step" if record is None else f"after step {record.step + 1}, loss {record.loss:.4f}"
-        self._say(f"finished {where}: {'; '.join(reasons) or 'no reason given'}")
+        self._say(
+            f"{'failed' if ending == 'failed' else 'finished'} {where}: {'; '.join(reasons) or 'no reason given'}"
+        )
 
     def _draw(self, record: StepRecord, run: Run) -> None:
         """Set the bar to a step."""

@@ -25,9 +25,9 @@ class Proportional:
     Negative scores count as 0; if no allowed source has a positive score, all are equally likely. All pulls of a step
     are given the same scores, weights and limits, so their shares are worked out once.
 
-    With a `power` above 1 the best source keeps score x weight, and what is below it sinks by (its part of the
-    best)^(power - 1): between drawing in proportion and taking the best. It is for steps of many pulls, which would all
-    go to the best one, under bandits whose good and bad scores lie close together.
+    With a `power` above 1 the best source, within its cap, keeps score x weight, and what is below it sinks by (its
+    part of the best)^(power - 1), before floors and caps: between drawing in proportion and taking the best. It is for
+    steps of many pulls, which would all go to the best one, under bandits whose good and bad scores lie close together.
     """
 
     power: float = option(
@@ -71,6 +71,8 @@ class Proportional:
             if not (tentative * weights).any():
                 tentative = np.ones(len(scores))
             ranked = tentative * weights
-            tentative *= (ranked / ranked.max(initial=1e-300)) ** (self.power - 1)
+            best = float(np.minimum(ranked, limits.cap).max())  # what a cap keeps down is not the best
+            if self.power > 1 and best > 0:
+                tentative *= np.minimum(ranked / best, 1.0) ** (self.power - 1)
             self._given, self._shares = given, combine(tentative, weights, limits)
         return self._shares

@@ -40,7 +40,7 @@ def test_plain_lines_for_the_first_step_and_every_tenth(started, make_run, make_
     """A pipe gets one line for the first step of the process, also after a resume, and for each multiple of ten."""
     console = started()
     play(console, make_run(stop_step=600), make_record, make_pull, range(13, 35))
-    console.on_finish(record=make_record(34), reasons=["enough", "late"], run=make_run(stop_step=600))
+    console.on_finish(record=make_record(34), reasons=["enough", "late"], ending="done", run=make_run(stop_step=600))
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
@@ -68,7 +68,7 @@ def test_terminal_gets_a_bar(started, make_run, make_record, make_pull, capsys):
     """On a terminal the bar shows the newest step, without colour; the end takes it down."""
     console = started(terminal=True)
     play(console, make_run(stop_step=600), make_record, make_pull, range(3))
-    console.on_finish(record=make_record(2), reasons=["enough"], run=make_run(stop_step=600))
+    console.on_finish(record=make_record(2), reasons=["enough"], ending="done", run=make_run(stop_step=600))
     out, err = capsys.readouterr()
     assert out == ""
     assert "step 3/600" in err
@@ -98,7 +98,7 @@ def test_a_bar_is_drawn_at_most_ten_times_a_second(
         clock[0] += seconds
         console.on_step(record=make_record(step, make_pull(0)), run=run)
         seen += re.findall(r"step (\d+)/600 .* ([\d,]+) tok/s", capsys.readouterr().err)
-    console.on_finish(record=make_record(steps - 1), reasons=["enough"], run=run)
+    console.on_finish(record=make_record(steps - 1), reasons=["enough"], ending="done", run=run)
     seen += re.findall(r"step (\d+)/600 .* ([\d,]+) tok/s", capsys.readouterr().err)
 
     assert list(dict.fromkeys(int(step) for step, _ in seen)) == drawn
@@ -129,7 +129,9 @@ def test_evaluation_is_a_table_with_its_mean(started, capsys):
 
 def test_a_run_without_a_step_says_so(started, make_run, capsys):
     """An interruption before the first step still ends with a line."""
-    started().on_finish(record=None, reasons=[], run=make_run())
+    started().on_finish(record=None, reasons=["KeyError: 7"], ending="failed", run=make_run())
+    assert capsys.readouterr().err.splitlines()[-1] == "failed before the first step: KeyError: 7"
+    started().on_finish(record=None, reasons=[], ending="done", run=make_run())
     assert capsys.readouterr().err.splitlines()[-1] == "finished before the first step: no reason given"
 
 

@@ -59,6 +59,12 @@ def test_a_power_lowers_what_is_not_the_best(count, chi_square_tail):
     assert chi_square_tail(count([3, 1, 4, 0], [1, 1, 0.5, 1], power=3, floor=[0, 2, 0, 0]), [3, 2, 8 / 9, 0]) > LIKELY
 
 
+def test_a_power_is_that_of_the_best_within_its_cap(count, chi_square_tail):
+    """8 capped to 0.5 is not the best, and stays at its cap beside 1 and 0.8^4; capped to 0 it is not there."""
+    assert chi_square_tail(count([8, 1, 0.8, 0], power=4, cap=[0.5, 9, 9, 9]), [0.5, 1, 0.4096, 0]) > LIKELY
+    assert count([8, 1, 0.5, 0], draws=50, power=400, cap=[0, 9, 9, 9]).tolist() == [0, 50, 0, 0]
+
+
 def test_a_high_power_takes_the_best(count):
     """Whatever the unit of the scores: powers of tiny and huge ones neither vanish nor overflow."""
     for unit in (1e-200, 1.0, 1e200):
