@@ -27,7 +27,7 @@ if compgen -G ".whl/*.whl" >/dev/null; then
 fi
 
 run_tests() {
-  $PYTHON -m pytest -q --maxfail=40 -p no:cacheprovider -o addopts="--import-mode=importlib" $TESTS --junitxml="$OUT/tests.xml"
+  $PYTHON -m pytest -q --maxfail=40 --durations=12 -p no:cacheprovider -o addopts="--import-mode=importlib" $TESTS --junitxml="$OUT/tests.xml"
 }
 
 sanitize() {  # tool, then precisions; the tool's own limit leaves the others their time

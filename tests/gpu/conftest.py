@@ -43,19 +43,31 @@ def from_storage(raw):
     return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
 
 
+class Loaded:
+    """Kernels on the device, each set loaded once for all tests: loading takes longer than most of them compute."""
+
+    def __init__(self, architecture):
+        self._architecture, self._sets = architecture, {}
+
+    def __call__(self, files, macros):
+        key = tuple(files), tuple(sorted(macros.items()))
+        if key not in self._sets:
+            self._sets[key] = launcher.Kernels(compile_kernels(files, macros, self._architecture))
+        return self._sets[key]
+
+    def close(self):
+        for kernels in self._sets.values():
+            kernels.close()
+
+
 class Card:
     """Memory and kernels of the device, for one test."""
 
-    def __init__(self, capability):
+    def __init__(self, capability, loaded):
         self.capability = capability
         self.architecture = architecture_of(capability)
+        self.kernels = loaded
         self._addresses = []
-        self._loaded = []
-
-    def kernels(self, files, macros):
-        """Return the kernels of some files, compiled with macros."""
-        self._loaded.append(launcher.Kernels(compile_kernels(files, macros, self.architecture)))
-        return self._loaded[-1]
 
     def room(self, size, poison=0xFF):
         """Return the address of `size` bytes, filled with bytes that read as NaN in every float type."""
@@ -81,8 +93,6 @@ class Card:
         launcher.check(launcher.driver().cuCtxSynchronize(), "the end of a test")
         for address in self._addresses:
             launcher.release(address)
-        for kernels in self._loaded:
-            kernels.close()
 
 
 @pytest.fixture(scope="session")
@@ -96,10 +106,18 @@ def capability():
         yield found
 
 
+@pytest.fixture(scope="session")
+def loaded(capability):
+    """Give what loads kernels, (files, macros) -> `Kernels`."""
+    made = Loaded(architecture_of(capability))
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def card(capability):
+def card(capability, loaded):
     """Give the device with memory that a test need not give back."""
-    made = Card(capability)
+    made = Card(capability, loaded)
     yield made
     made.close()
 
