@@ -112,15 +112,14 @@ def fit(places: Floats, losses: Floats) -> tuple[float, float]:
     best = (math.inf, 0.0, float(EXPONENTS[0]), 0.0)
     for exponent in EXPONENTS.tolist():
         powers = places**-exponent
-        away = powers - powers.mean()
-        factor = max(float(away @ losses) / float(away @ away), 0.0)
-        if losses.mean() < factor * powers.mean():  # the free fit has E < 0, so the best has E = 0
-            factor = float(powers @ losses) / float(powers @ powers)
-            irreducible = 0.0
-        else:
-            irreducible = float(losses.mean() - factor * powers.mean())
+        base = powers - powers.mean()
+        factor = max(float(base @ losses) / float(base @ base), 0.0)
+        irreducible = float(losses.mean() - factor * powers.mean())
+        if irreducible < 0:  # the best has E = 0
+            base, irreducible = powers, 0.0
+            factor = float(base @ losses) / float(base @ base)
         error = float(np.sum((irreducible + factor * powers - losses) ** 2))
-        best = min(best, (error, factor, exponent, error / float(away @ away)))
+        best = min(best, (error, factor, exponent, error / float(base @ base)))
     _, factor, exponent, scatter = best
     variance = scatter / (len(places) - 2)
     return (factor * max(0.0, 1 - variance / factor**2) if factor else 0.0), exponent

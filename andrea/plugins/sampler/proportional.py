@@ -70,9 +70,10 @@ class Proportional:
             tentative = np.where(np.isfinite(scores), np.maximum(scores, 0.0), 0.0)
             if not (tentative * weights).any():
                 tentative = np.ones(len(scores))
-            ranked = tentative * weights
-            best = float(np.minimum(ranked, limits.cap).max())  # what a cap keeps down is not the best
-            if self.power > 1 and best > 0:
-                tentative *= np.minimum(ranked / best, 1.0) ** (self.power - 1)
+            if self.power > 1:
+                ranked = tentative * weights
+                best = float(np.minimum(ranked, limits.cap).max())  # what a cap keeps down is not the best
+                if best > 0:
+                    tentative *= np.minimum(ranked / best, 1.0) ** (self.power - 1)
             self._given, self._shares = given, combine(tentative, weights, limits)
         return self._shares
