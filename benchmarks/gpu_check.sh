@@ -26,8 +26,17 @@ if compgen -G ".whl/*.whl" >/dev/null; then
   export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}"
 fi
 
+# Most of a test is its twin on the processor, so several run beside each other where pytest-xdist is installed; but first
+# those that ask the driver how much of the card is in use. (pytest-benchmark warns of being disabled by xdist.)
 run_tests() {
-  $PYTHON -m pytest -q --maxfail=40 --durations=12 -p no:cacheprovider -o addopts="--import-mode=importlib" $TESTS --junitxml="$OUT/tests.xml"
+  local common="-q --maxfail=40 --durations=12 -p no:cacheprovider -o addopts=--import-mode=importlib $TESTS"
+  local processes=${TEST_PROCESSES:-6} beside=""
+  $PYTHON -m pytest $common -m alone --junitxml="$OUT/tests.alone.xml" || return
+  if $PYTHON -c "import xdist" 2>/dev/null; then
+    beside="-p no:benchmark -n $processes --dist worksteal"
+    export OMP_NUM_THREADS=$((($(nproc) + processes - 1) / processes))
+  fi
+  $PYTHON -m pytest $common -m "not alone" $beside --junitxml="$OUT/tests.xml"
 }
 
 sanitize() {  # tool, then precisions; the tool's own limit leaves the others their time

@@ -15,13 +15,11 @@ def details(folder: Path, part: str) -> object:
     """Return what a part has to say beside its exit code."""
     if (report := folder / f"{part}.json").is_file():
         return json.loads(report.read_text())
-    if part == "tests" and (report := folder / "tests.xml").is_file():
-        suite = ElementTree.parse(report).getroot().find("testsuite")
-        return (
-            {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped", "time")}
-            if suite is not None
-            else None
-        )
+    if part == "tests" and (reports := sorted(folder.glob("tests*.xml"))):
+        suites = [suite for report in reports for suite in ElementTree.parse(report).getroot().iter("testsuite")]
+        return {
+            key: sum(int(suite.get(key, 0)) for suite in suites) for key in ("tests", "failures", "errors", "skipped")
+        }
     log = folder / f"{part}.log"
     return log.read_text().splitlines()[-20:] if log.is_file() else None
 

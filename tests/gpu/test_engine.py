@@ -429,6 +429,7 @@ def test_cap_refuses_and_names_the_batch(opened):
     opened(evolve(config, batch_size=batch), BF16, arena_limit=150 << 20)
 
 
+@pytest.mark.alone
 def test_memory_is_what_was_planned_and_stays(opened):
     """The driver's account is within 3% of the plan, and nothing is allocated after the first step."""
     config = evolve(SMALL, model=ModelConfig(4, 4, 256, context=512), vocabulary=5000, batch_size=32)
@@ -441,6 +442,7 @@ def test_memory_is_what_was_planned_and_stays(opened):
     assert engine.measured_memory() == measured
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("model", "vocabulary", "precision", "limit"),
     [(ModelConfig(6, 12, 384), 4353, "fp32", 8e9), (ModelConfig(12, 12, 768), 8449, "fp16", 12e9)],

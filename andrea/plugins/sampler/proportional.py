@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from andrea import AndreaError, Choice, Limits, Run, combine, hookimpl, option, plugin
+from andrea import Choice, Limits, Run, combine, hookimpl, plugin
 
 NAME = "sampler.proportional"
 Floats = npt.NDArray[np.float64]
@@ -24,24 +24,10 @@ class Proportional:
     that the seed fixes; weight 0 or cap 0 excludes them.
     Negative scores count as 0; if no allowed source has a positive score, all are equally likely. All pulls of a step
     are given the same scores, weights and limits, so their shares are worked out once.
-
-    With a `power` above 1 the best source, within its cap, keeps score x weight, and what is below it sinks by (its
-    part of the best)^(power - 1), before floors and caps: between drawing in proportion and taking the best. It is for
-    steps of many pulls, which would all go to the best one, under bandits whose good and bad scores lie close together.
     """
 
-    power: float = option(
-        1.0, help="1: in proportion to score x weight; above: nearer to the best, which takes all at last"
-    )
     _given: tuple[Any, ...] = attrs.field(init=False, default=())
     _shares: Floats | None = attrs.field(init=False, default=None)
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse what would favour low scores, or none."""
-        if not 1 <= self.power < math.inf:
-            raise AndreaError(
-                f"sampler.proportional.power is {self.power}", "at least 1: --set sampler.proportional.power=4"
-            )
 
     @hookimpl
     def select_source(
@@ -70,10 +56,5 @@ class Proportional:
             tentative = np.where(np.isfinite(scores), np.maximum(scores, 0.0), 0.0)
             if not (tentative * weights).any():
                 tentative = np.ones(len(scores))
-            if self.power > 1:
-                ranked = tentative * weights
-                best = float(np.minimum(ranked, limits.cap).max())  # what a cap keeps down is not the best
-                if best > 0:
-                    tentative *= np.minimum(ranked / best, 1.0) ** (self.power - 1)
             self._given, self._shares = given, combine(tentative, weights, limits)
         return self._shares

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from andrea import AndreaError
 from andrea.plugins.sampler.proportional import Proportional
 
 # The seeds are fixed, so a test here gives the same number always; a right sampler passes with 999 of 1000 seeds.
@@ -17,9 +14,9 @@ DRAWS = 4000
 
 @pytest.fixture
 def count(make_run, make_limits, draw_counts):
-    def run_draws(scores, weights=(1, 1, 1, 1), draws=DRAWS, power=1.0, **limits):
+    def run_draws(scores, weights=(1, 1, 1, 1), draws=DRAWS, **limits):
         return draw_counts(
-            Proportional(power=power).select_source,
+            Proportional().select_source,
             draws,
             pull=0,
             pulls=(),
@@ -51,31 +48,6 @@ def test_floor_raises_and_cap_wins(count, chi_square_tail):
     """Final weights are max(score, floor), then min with the cap: 3, 0.5 -> 2, 8 -> 4 (floor 6, cap 4), 0."""
     counts = count([3, 0.5, 8, 0], floor=[0, 2, 6, 0], cap=[9, 9, 4, 9])
     assert chi_square_tail(counts, [3, 2, 4, 0]) > LIKELY
-
-
-def test_a_power_lowers_what_is_not_the_best(count, chi_square_tail):
-    """Score x weight 3, 1, 2, 0 gives 27 : 1 : 8 : 0 with a power of 3; the best stays 3, above a floor of 2."""
-    assert chi_square_tail(count([3, 1, 4, 0], [1, 1, 0.5, 1], power=3), [27, 1, 8, 0]) > LIKELY
-    assert chi_square_tail(count([3, 1, 4, 0], [1, 1, 0.5, 1], power=3, floor=[0, 2, 0, 0]), [3, 2, 8 / 9, 0]) > LIKELY
-
-
-def test_a_power_is_that_of_the_best_within_its_cap(count, chi_square_tail):
-    """8 capped to 0.5 is not the best, and stays at its cap beside 1 and 0.8^4; capped to 0 it is not there."""
-    assert chi_square_tail(count([8, 1, 0.8, 0], power=4, cap=[0.5, 9, 9, 9]), [0.5, 1, 0.4096, 0]) > LIKELY
-    assert count([8, 1, 0.5, 0], draws=50, power=400, cap=[0, 9, 9, 9]).tolist() == [0, 50, 0, 0]
-
-
-def test_a_high_power_takes_the_best(count):
-    """Whatever the unit of the scores: powers of tiny and huge ones neither vanish nor overflow."""
-    for unit in (1e-200, 1.0, 1e200):
-        assert count([3 * unit, unit, 2 * unit, 0], draws=50, power=1000).tolist() == [50, 0, 0, 0]
-
-
-@pytest.mark.parametrize("power", [0.5, 0.0, -1.0, math.inf, math.nan])
-def test_a_power_below_one_is_refused(power):
-    """It would draw low scores more often than in proportion."""
-    with pytest.raises(AndreaError, match="power is"):
-        Proportional(power=power)
 
 
 def test_scores_without_a_positive_one_mean_equal_shares(count, chi_square_tail):
