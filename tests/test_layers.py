@@ -45,6 +45,7 @@ RULES = {
     **dict.fromkeys(ours("interrupts", "folder_lock", "placeholders", "chart", "columns", "figures"), BASE),
     "andrea.strict_json": BASE,
     **dict.fromkeys(ours("smoothing", "student_t"), BASE),
+    "andrea.loss_curves": (*BASE, *ours("plugin")),
     # -- numbers
     "andrea.engine": (*BASE, "andrea.engine.*"),
     "andrea.engine.attention_cudnn": (*BASE, *ours("extras", "engine", "engine.attention")),
@@ -74,7 +75,8 @@ RULES = {
     "andrea.plugins": (),
     "andrea.plugins.*": (
         "andrea",
-        *ours("byte_level", "extras", "sources", "rows", "conversations", "coherence", "smoothing", "plugins.*"),
+        *ours("byte_level", "extras", "sources", "rows", "conversations", "coherence", "smoothing", "loss_curves"),
+        *ours("plugins.*"),
     ),
     # -- a run; the loop is handed its engine and its plugins: what it imports of these are the protocol and the types
     "andrea.registry": (*BASE, *ours("plugin", "hookspecs", "strict_json")),

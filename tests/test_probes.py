@@ -24,9 +24,9 @@ from attrs import evolve, frozen
 from andrea import hookimpl, plugin
 from andrea.engine import StepResult
 from andrea.engine.schedule import learning_rate
-from andrea.plugins.reward.curve_doubling import Doubling
-from andrea.plugins.reward.curve_slope import Slope
+from andrea.plugins.reward.doubling import Doubling
 from andrea.plugins.reward.probe import Probe
+from andrea.plugins.reward.slope import Slope
 from andrea.registry import find, make
 from andrea.rng import Draws
 from andrea.testing import run_steps

@@ -223,6 +223,7 @@ def test_without_training_the_numbers_are_the_same(opened):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.alone
 def test_nothing_is_allocated_after_the_start(opened):
     """What cuDNN loads, it loads while the engine is opened."""
     engine = opened(evolve(SMALL, model=ModelConfig(2, 4, 256, context=512), batch_size=8), attention="cudnn")

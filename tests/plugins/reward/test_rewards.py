@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from andrea import AndreaError, Evaluation
-from andrea.plugins.reward.curve_doubling import WINDOW, Doubling, gain
-from andrea.plugins.reward.curve_slope import Slope, fit
+from andrea.loss_curves import WINDOW, gain
+from andrea.plugins.reward.doubling import Doubling
 from andrea.plugins.reward.normalised import Normalised
 from andrea.plugins.reward.probe import Probe
 from andrea.plugins.reward.probe_all import ProbeAll
+from andrea.plugins.reward.slope import Slope, fit
 from andrea.testing import run_steps
 
 NAMES = ("a", "b", "c", "d")

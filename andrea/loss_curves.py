@@ -8,16 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from andrea import AndreaError, Evaluation, Run, StepRecord, hookimpl, option, plugin, state
+from andrea.errors import AndreaError
+from andrea.plugin import hookimpl, option, plugin, state
+from andrea.types import Evaluation, Run, StepRecord
 
 Floats = npt.NDArray[np.float64]
 UNITS = ("bits_per_byte", "nats")
+WINDOW = 8  # points that a straight line goes through: over the last 2.7 times of a source's pulls
 SPACING = 1.15  # each point of a curve lies at this many times the pulls of the one before it
 
 
 @plugin
-class Curves:
-    """What rewards share that read the worth of a pull off a source's loss curve.
+class LossCurves:
+    """What plugins share that read off a source's losses how well it is still learned.
 
     The losses of a source are averaged between points that lie ever wider apart (15%), so a curve of a million pulls
     has about a hundred points. A subclass says in `fit` what it keeps of a curve that has got a new point; what was
@@ -38,12 +41,14 @@ class Curves:
 
     def __attrs_post_init__(self) -> None:
         if self.unit not in UNITS:
-            name = type(self).__name__.lower()
-            raise AndreaError(f"reward.{name}.unit is {self.unit!r}", f"one of {', '.join(UNITS)}")
+            raise AndreaError(f"there is no unit {self.unit!r} of losses", f"one of {', '.join(UNITS)}")
 
     def fit(self, places: Sequence[float], losses: Sequence[float]) -> tuple[float, float]:
-        """Return what to keep of a curve: pulls at its points, ascending, and the mean losses there."""
-        raise NotImplementedError
+        """Return what to keep of a curve: pulls at its points, ascending, and the mean losses there.
+
+        Unless a subclass says otherwise, (g, 0): see `gain`.
+        """
+        return gain(places[-WINDOW:], losses[-WINDOW:]), 0.0
 
     @hookimpl
     def on_start(self, run: Run) -> None:
@@ -101,3 +106,16 @@ def sure(slope: float, error: float, points: int, parameters: int, squares: floa
     if slope <= 0 or free <= 0:
         return max(slope, 0.0)
     return slope * max(0.0, 1 - error / free / squares / slope**2)
+
+
+def gain(places: Sequence[float], losses: Sequence[float]) -> float:
+    """Return the fall of the least squares line through points (ln n, loss) per doubling of n, by how sure it is."""
+    if len(places) < 2:
+        return 0.0
+    logs = np.log2(np.array(places))
+    logs -= logs.mean()
+    heights = np.array(losses) - np.mean(losses)
+    squares = float(logs @ logs)
+    fall = max(-float(logs @ heights) / squares, 0.0)
+    error = float(np.sum((heights + fall * logs) ** 2))
+    return sure(fall, error, len(places), 2, squares)

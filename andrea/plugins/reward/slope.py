@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from andrea import Pull, hookimpl, option, plugin
-from andrea.plugins.reward.curve import Curves, Floats, sure
+from andrea.loss_curves import Floats, LossCurves, sure
 
 EXPONENTS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 FEWEST = 6  # points from which on three parameters are fitted
 
 
 @plugin
-class Slope(Curves):
+class Slope(LossCurves):
     """Reward the slope of the source's fitted loss curve L(n) = E + A n^-b at its number of pulls n, x scale.
 
     A fast and a slow learner with the same loss differ in the slope, and noise that no training removes goes into the
-    irreducible E. At a new point of the curve (see `Curves`), E and A >= 0 are fitted by least squares for each b of
+    irreducible E. At a new point of the curve (see `LossCurves`) E and A >= 0 are fitted by least squares for each b of
     0.1, 0.2, ..., 1 and the best is taken, A counting by how sure it is, x max(0, 1 - variance of A / A^2): of points
     that only scatter a fit finds some slope. Before there are six points, the reward is the mean drop per pull since
     the first point, at least 0.

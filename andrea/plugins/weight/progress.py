@@ -1,0 +1,44 @@
+"""Less of what is no longer learned: noise, boilerplate that is known by now, a few pages learned by heart."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from andrea import AndreaError, hookimpl, option, plugin
+from andrea.loss_curves import LossCurves
+
+FEWEST = 3  # points from which on a line through them can be wrong, and so be trusted
+
+
+@plugin
+class Progress(LossCurves):
+    """Weigh by min(1, (g / enough x median g)^2), at least `floor`; g is the fall of the loss per doubling of pulls.
+
+    A mix that was chosen with care is left alone as long as every source is learned about as well as the others: only
+    what falls behind is drawn less. A tilt among sources that are all learned gains some of them what it costs others.
+    g is read off the training losses of the source (see `andrea.loss_curves.gain`). A source is given its whole weight
+    until its curve has three points, and all are while the median is 0. At the floor it is still drawn now and then, so
+    one that can be learned after all is found.
+    """
+
+    enough: float = option(0.75, help="share of the median progress from which on a source keeps its whole weight")
+    floor: float = option(0.1, help="what a source without progress keeps, above 0")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what would weigh everything alike, or mask a source for good."""
+        super().__attrs_post_init__()
+        for name, value in (("enough", self.enough), ("floor", self.floor)):
+            if not 0 < value <= 1:
+                raise AndreaError(f"weight.progress.{name} is {value}", "above 0 and at most 1")
+
+    @hookimpl
+    def weigh_sources(self) -> npt.NDArray[np.float64]:
+        """Return the factor of every source, float64 (S,), in [floor, 1]."""
+        known = np.array([len(places) >= FEWEST for places in self.places])
+        weights = np.ones(len(known))
+        gains = self.fitted[:, 0] * self.densities
+        typical = float(np.median(gains[known])) if known.any() else 0.0
+        if typical > 0:
+            weights[known] = np.clip((gains[known] / (self.enough * typical)) ** 2, self.floor, 1.0)
+        return weights
