@@ -37,11 +37,16 @@ DEFAULTS = (
     "bandit.uniform",
     "sampler.proportional",
     "reward.ema_drop",
+    "weight.progress",
+    "weight.repetition",
+    "weight.size",
     "stop.max_steps",
     "stop.not_finite",
     "signals.checkpoint",
     "log.console",
 )
+DEFAULT_WEIGHTS = tuple(name for name in DEFAULTS if name.startswith("weight."))
+CURRICULUM = ("bandit", "sampler", "reward", "weight", "limit")  # the kinds that say what is read next
 
 
 @frozen
@@ -195,10 +200,19 @@ def _neighbours(name: str, installed: Mapping[str, Entry]) -> list[str]:
     return close or [entry.name for entry in installed.values() if entry.variant == variant]
 
 
+def _defaults(named: Iterable[str]) -> list[str]:
+    """Return the defaults of a run that names some plugins.
+
+    The default weights belong to the default curriculum: a run that names another part of one has what it names alone.
+    """
+    own = [name for name in named if name.partition(".")[0] in CURRICULUM and name not in DEFAULT_WEIGHTS]
+    return [name for name in DEFAULTS if not own or name not in DEFAULT_WEIGHTS]
+
+
 def _without_rivals(asked: Sequence[str], configured: Mapping[str, Any], precision: str) -> list[str]:
     """Merge the three lists; of an exclusive kind the first list that names one wins."""
     names: list[str] = []
-    for level in (asked, list(configured), [*DEFAULTS, precision]):
+    for level in (asked, list(configured), [*_defaults([*asked, *configured]), precision]):
         taken = {name.partition(".")[0]: name for name in names}
         for name in level:
             kind = name.partition(".")[0]

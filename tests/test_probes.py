@@ -27,7 +27,8 @@ from andrea.engine.schedule import learning_rate
 from andrea.plugins.reward.doubling import Doubling
 from andrea.plugins.reward.probe import Probe
 from andrea.plugins.reward.slope import Slope
-from andrea.registry import find, make
+from andrea.plugins.weight.progress import Progress
+from andrea.registry import CURRICULUM, DEFAULTS, find, make
 from andrea.rng import Draws
 from andrea.testing import run_steps
 
@@ -147,6 +148,7 @@ MIXED = {
     "weight.repetition": {},
     "weight.size": {"exponent": 1.0, "final": 0.0},
 }
+DEFAULT = {name: {} for name in DEFAULTS if name.partition(".")[0] in CURRICULUM}
 LEARNER = Source()
 
 
@@ -154,7 +156,9 @@ def learners(names, **others):
     return {**dict.fromkeys(names, LEARNER), **others}
 
 
-@pytest.mark.parametrize(("plugins", "low", "high"), [(PROBED, 0.0, 0.1), (MIXED, 0.0, 0.1), (PUBLISHED, 0.3, 1.0)])
+@pytest.mark.parametrize(
+    ("plugins", "low", "high"), [(DEFAULT, 0.0, 0.1), (PROBED, 0.0, 0.1), (MIXED, 0.0, 0.1), (PUBLISHED, 0.3, 1.0)]
+)
 def test_noise(plugins, low, high):
     """A source of shuffled words falls below half of its fair share of 1/5; the published rule chases its scatter."""
     noise = Source(irreducible=6.0, learnable=0.0, scatter=0.5)
@@ -162,7 +166,9 @@ def test_noise(plugins, low, high):
     assert low <= share(chosen, "n", 0.5) <= high
 
 
-@pytest.mark.parametrize(("plugins", "low", "high"), [(PROBED, 0.0, 0.1), (MIXED, 0.0, 0.19), (PUBLISHED, 0.22, 1.0)])
+@pytest.mark.parametrize(
+    ("plugins", "low", "high"), [(DEFAULT, 0.0, 0.19), (PROBED, 0.0, 0.1), (MIXED, 0.0, 0.19), (PUBLISHED, 0.22, 1.0)]
+)
 def test_repeated_boilerplate(plugins, low, high):
     """What is learned fast falls below fair as it is learned; with the published rule it stays above."""
     boilerplate = Source(irreducible=0.1, learnable=6.0, rate=1.0, scatter=0.02)
@@ -171,7 +177,9 @@ def test_repeated_boilerplate(plugins, low, high):
     assert low <= share(chosen, "r", 2 / 3) <= high
 
 
-@pytest.mark.parametrize(("plugins", "low", "high"), [(PROBED, 0.0, 1.3), (MIXED, 0.0, 1.3), (PUBLISHED, 1.33, 2.0)])
+@pytest.mark.parametrize(
+    ("plugins", "low", "high"), [(DEFAULT, 0.0, 1.3), (PROBED, 0.0, 1.3), (MIXED, 0.0, 1.3), (PUBLISHED, 1.33, 2.0)]
+)
 def test_split_source(plugins, low, high):
     """Two halves have together at most 1.3 times what the whole has; the published rule gives them more."""
     whole, half = share(play(plugins, learners("abc")), "a"), evolve(LEARNER, documents=LEARNER.documents // 2)
@@ -180,7 +188,8 @@ def test_split_source(plugins, low, high):
 
 
 @pytest.mark.parametrize(
-    ("plugins", "low", "high"), [(PROBED, 0.0, 0.125), (MIXED, 0.0, 0.125), (PUBLISHED, 0.25, 1.0)]
+    ("plugins", "low", "high"),
+    [(DEFAULT, 0.0, 0.125), (PROBED, 0.0, 0.125), (MIXED, 0.0, 0.125), (PUBLISHED, 0.25, 1.0)],
 )
 def test_tiny_source(plugins, low, high):
     """Eight documents learned by heart get less than half of a fair share; the published rule is taken in."""
@@ -218,24 +227,36 @@ def test_scale_bias(reward, fair):
     assert (0.25 / 1.3 <= found <= 0.25 * 1.3) == fair
 
 
-def test_scale_bias_of_the_mixed_stack():
-    """It has its worth in bits per byte, so it is fair too."""
-    plugins = {**MIXED, "reward.doubling": denser(Doubling)}
+@pytest.mark.parametrize(
+    "plugins",
+    [{**MIXED, "reward.doubling": denser(Doubling)}, {**DEFAULT, "weight.progress": denser(Progress)}],
+    ids=["mixed", "default"],
+)
+def test_scale_bias_of_what_is_learned_from_curves(plugins):
+    """Progress is counted in bits per byte, so it is fair too."""
     assert 0.25 / 1.3 <= share(play(plugins, learners("abc", x=evolve(LEARNER, factor=0.5))), "x") <= 0.25 * 1.3
 
 
-@pytest.mark.parametrize("plugins", [PROBED, MIXED, PUBLISHED])
-def test_stale_arm(plugins):
-    """A source in which nothing can be learned for 300 steps is found when it can: more than fair in the next 300."""
+@pytest.mark.parametrize(
+    ("plugins", "first", "last"), [(DEFAULT, 2 / 3, 1.0), *((one, 1 / 3, 2 / 3) for one in (PROBED, MIXED, PUBLISHED))]
+)
+def test_stale_arm(plugins, first, last):
+    """A source in which nothing can be learned for 300 steps is found when it can: then it has more than fair.
+
+    Bandits explore, and have found it within 300 steps. The default keeps a tenth of its weight, and takes up to 300.
+    """
     chosen = play(plugins, learners("abc", l=evolve(LEARNER, locked_until=STEPS // 3)))
-    assert share(chosen, "l", 0, 1 / 3) < 0.25 < share(chosen, "l", 1 / 3, 2 / 3)
+    assert share(chosen, "l", 0, 1 / 3) < 0.25 < share(chosen, "l", first, last)
 
 
-@pytest.mark.parametrize("plugins", [PROBED, MIXED, PUBLISHED])
-def test_warm_up_release(plugins):
-    """What the warm-up kept out is drawn within six steps of its end, and has its share of the rest."""
+@pytest.mark.parametrize(("plugins", "steps"), [(DEFAULT, 30), *((one, 6) for one in (PROBED, MIXED, PUBLISHED))])
+def test_warm_up_release(plugins, steps):
+    """What the warm-up kept out is drawn soon after its end, and has its share of the rest.
+
+    A bandit tries what it has not tried at once, one a step. The default draws as it always does.
+    """
     listed = {"curriculum_warmup_steps": STEPS // 3, "curriculum_warmup_sources": ["a", "b", "c"]}
     chosen = play({**plugins, "weight.warmup": listed}, learners("abcdef"))
     assert not np.isin(chosen[:, : STEPS // 3], list("def")).any()
-    assert all(set("def") <= set(row[STEPS // 3 : STEPS // 3 + 6]) for row in chosen)
+    assert all(set("def") <= set(row[STEPS // 3 : STEPS // 3 + steps]) for row in chosen)
     assert share(chosen, "def", 1 / 3) > 0.5

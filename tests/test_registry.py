@@ -11,6 +11,7 @@ import pytest
 from andrea import AndreaError, hookimpl, option, plugin
 from andrea.loop import Hooks
 from andrea.registry import (
+    DEFAULT_WEIGHTS,
     DEFAULTS,
     Chosen,
     available,
@@ -139,7 +140,7 @@ def test_the_order_is_command_line_then_experiment_then_defaults():
     """They are asked in this order, defaults last."""
     found = names(["weight.warmup", "stop.coherence"], configured={"limit.floors": {}, "weight.coverage_bonus": {}})
     assert found[:4] == ["weight.warmup", "stop.coherence", "limit.floors", "weight.coverage_bonus"]
-    assert found[4:] == [*DEFAULTS, "precision.fp32"]
+    assert found[4:] == [*(one for one in DEFAULTS if one not in DEFAULT_WEIGHTS), "precision.fp32"]
 
 
 def test_plugins_are_asked_in_the_order_of_the_list():
@@ -157,6 +158,27 @@ def test_plugins_are_asked_in_the_order_of_the_list():
 class _RunOfOne:
     sources = ("a",)
     epochs = coverage = 0.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "kept"),
+    [
+        ([], {}, True),
+        (["stop.coherence"], {"tokenizer.bpe": {}}, True),
+        ([], {"weight.size": {"exponent": 1.0}}, True),
+        (["weight.progress"], {}, True),
+        (["bandit.uniform"], {}, False),
+        ([], {"limit.floors": {}, "weight.size": {}}, False),
+        (["weight.coverage_bonus"], {}, False),
+        (["reward.slope"], {}, False),
+        ([], {"sampler.dice": {}}, False),
+    ],
+)
+def test_the_default_weights_belong_to_the_default_curriculum(asked, configured, kept):
+    """Who names another part of a curriculum has what he names; options of the default weights keep them all."""
+    found = [one for one in names(asked, configured=configured) if one in DEFAULT_WEIGHTS]
+    named = [one for one in (*asked, *configured) if one in DEFAULT_WEIGHTS]
+    assert set(found) == set(DEFAULT_WEIGHTS if kept else named)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
 
-from andrea import AndreaError, hookimpl, option, plugin
-from andrea.loss_curves import LossCurves
+import attrs
+import numpy as np
+
+from andrea import AndreaError, Evaluation, Run, hookimpl, option, plugin
+from andrea.loss_curves import Floats, LossCurves
 
 FEWEST = 3  # points from which on a line through them can be wrong, and so be trusted
 
@@ -24,6 +26,7 @@ class Progress(LossCurves):
 
     enough: float = option(0.75, help="share of the median progress from which on a source keeps its whole weight")
     floor: float = option(0.1, help="what a source without progress keeps, above 0")
+    _weights: Floats | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
         """Refuse what would weigh everything alike, or mask a source for good."""
@@ -32,9 +35,25 @@ class Progress(LossCurves):
             if not 0 < value <= 1:
                 raise AndreaError(f"weight.progress.{name} is {value}", "above 0 and at most 1")
 
+    def fit(self, places: Sequence[float], losses: Sequence[float]) -> tuple[float, float]:
+        """Return (g, 0) of a curve that has a new point; the weights are of before."""
+        self._weights = None
+        return super().fit(places, losses)
+
     @hookimpl
-    def weigh_sources(self) -> npt.NDArray[np.float64]:
-        """Return the factor of every source, float64 (S,), in [floor, 1]."""
+    def on_evaluation(self, evaluation: Evaluation, run: Run) -> None:
+        """Learn how many tokens each source needs for a byte."""
+        self._weights = None
+        super().on_evaluation(evaluation=evaluation, run=run)
+
+    @hookimpl
+    def weigh_sources(self) -> Floats:
+        """Return the factor of every source, float64 (S,), in [floor, 1]; worked out when a curve has a new point."""
+        if self._weights is None:
+            self._weights = self._weigh()
+        return self._weights.copy()
+
+    def _weigh(self) -> Floats:
         known = np.array([len(places) >= FEWEST for places in self.places])
         weights = np.ones(len(known))
         gains = self.fitted[:, 0] * self.densities

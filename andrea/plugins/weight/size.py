@@ -13,17 +13,17 @@ class Size:
     """Weigh by (tokens / tokens of the largest source)^exponent, so that a bandit acts on top of a tempered mix.
 
     Of a large source the next tokens are new, of a small one they are read again; a bandit finds that out only after
-    it has spent tokens on it. With `final` the exponent moves from one to the other in a straight line over the run: a
-    mix that begins in proportion to size and ends even reads small sources late, when the rate is low and little of
-    what they teach is overwritten.
+    it has spent tokens on it. The exponent moves to `final` in a straight line over the schedule: a mix that begins
+    with the large sources and ends even reads the small ones late, when the rate is low and little of what they teach
+    is overwritten.
 
     References
     ----------
     Held et al. (2025), arXiv 2501.11747: heuristics on token counts beat manual and learned mixes.
     """
 
-    exponent: float = option(0.5, help="0: all weigh the same; 1: in proportion to size; between: tempered")
-    final: float | None = option(None, help="exponent at the end of the schedule; none: the same all along")
+    exponent: float = option(1.5, help="at the start; 0: all weigh the same; 1: in proportion to size")
+    final: float | None = option(0.0, help="at the end of the schedule; null: the same all along")
 
     def __attrs_post_init__(self) -> None:
         """Refuse exponents that would prefer nothing or infinity."""
