@@ -9,8 +9,8 @@ for each step:
     request_probes                                   question
     engine.train_step                                forward, loss, backward, clip, update
         meanwhile, of the step before                on_step of log plugins, the journal's line
-        meanwhile, of the next step                  weigh_sources, limit_sources, where their plugins do not learn,
-                                                     and all up to its batches, where bandit and sampler do not either
+        meanwhile, of the next step                  all up to its batches, where bandit and sampler do not learn, else
+                                                     weigh_sources and limit_sources, where their plugins do not
     reward                                           question, for every pull
     on_step                                          plugins learn
     on_sample, on_evaluation                         when due
@@ -274,8 +274,8 @@ class Loop:
     _logs: frozenset[str] = attrs.field(init=False)
     _learners: frozenset[str] = attrs.field(init=False)
     _probing: bool = attrs.field(init=False)
-    _bounds_foreseeable: bool = attrs.field(init=False)
-    _all_foreseeable: bool = attrs.field(init=False)
+    _bounds_move: bool = attrs.field(init=False)
+    _choices_move: bool = attrs.field(init=False)
     _foreseen: Foreseen | None = attrs.field(init=False, default=None)
     _step: int = attrs.field(init=False, default=0)
     _saved: int = attrs.field(init=False, default=-1)
@@ -292,9 +292,9 @@ class Loop:
         bounding, choosing, moving = (
             frozenset[str]().union(*map(self.hooks.who, hooks)) for hooks in (BOUNDING, CHOOSING, MOVING)
         )
-        ahead = self.config.batch.ahead
-        self._bounds_foreseeable = ahead or not moving & bounding
-        self._all_foreseeable = ahead or not moving & (bounding | choosing)
+        late = self.config.batch.ahead  # so what moves is of no consequence
+        self._bounds_move = bool(moving & bounding) and not late
+        self._choices_move = bool(moving & choosing) and not late
 
     def start(self, snapshot: Snapshot | None = None, restore: Callable[[str], bool] = lambda name: True) -> None:
         """Call `on_start`, then take over a snapshot's state.
@@ -415,31 +415,44 @@ class Loop:
     def _draft(self, step: int) -> Draft:
         """Return what a step trains on: as it was foreseen, or chosen now from what could be foreseen."""
         known, run = self._foreseen, self.view()
-        if known is None or known.step != step or known.run is not run:
-            asked = self._scores(step, run), self._weights(step, run), self._limits(step, run)
-        elif isinstance(known.answer, Draft):
-            return known.answer
-        elif isinstance(known.answer, Exception):
-            raise known.answer
+        answer = known.answer if known is not None and known.step == step and known.run is run else None
+        if isinstance(answer, Draft) and (not self._bounds_move or self._still_holds(answer, step, run)):
+            return answer
+        if isinstance(answer, Exception) and not self._bounds_move:
+            raise answer
+        if isinstance(answer, tuple):
+            asked = self._scores(step, run), *answer
         else:
-            asked = self._scores(step, run), *known.answer
+            asked = self._scores(step, run), self._weights(step, run), self._limits(step, run)
         return self._choose_all(step, self.batches, *asked)
 
-    def _foresee(self, step: int) -> bool:
-        """Ask for the next step's weights and limits now, if those who give them do not learn from this one.
+    def _still_holds(self, draft: Draft, step: int, run: Run) -> bool:
+        """Say whether the last step has moved neither weights nor limits; most learn something once in many steps."""
+        _, weights, limits = draft.asked
+        now = self._limits(step, run)
+        return (
+            np.array_equal(self._weights(step, run), weights)
+            and np.array_equal(now.floor, limits.floor)
+            and np.array_equal(now.cap, limits.cap)
+        )
 
-        They depend on the step's number and on what has been drawn then, and both are known. Where bandit and sampler
-        do not learn either, so do the choices. Their batches are taken from a fork: a checkpoint of this step must not
-        hold that. With ``batch.ahead`` whoever learns is asked all the same, before this step has taught anything.
-        Return whether the batches are there.
+    def _foresee(self, step: int) -> bool:
+        """Choose what the next step trains on now, as far as the update that is under way cannot change it.
+
+        Choices depend on the step's number, on what has been drawn then, and both are known, and on what plugins learn.
+        Where bandit and sampler do not learn, choices are made with weights and limits as they are now: they hold if
+        these are still the same afterwards. Where one of the two does, only weights and limits can be had, if nobody
+        learns those. Batches are taken from a fork: a checkpoint of this step must not hold that. With ``batch.ahead``
+        whoever learns is asked all the same, before this step has taught anything. Return whether the batches are
+        there.
         """
-        if not self._bounds_foreseeable:
+        if self._choices_move and self._bounds_move:
             return False
         run = self.view()
         answer: Draft | tuple[Floats, Limits] | Exception
         try:
             answer = weights, limits = self._weights(step, run), self._limits(step, run)
-            if self._all_foreseeable:
+            if not self._choices_move:
                 answer = self._choose_all(step, self.batches.fork(), self._scores(step, run), weights, limits)
         except Exception as error:  # a run that ends before this step must not fail by it
             answer = error

@@ -40,8 +40,9 @@ from andrea.rng import Draws
 SOURCES = [f"source{number}" for number in range(19)]
 QUICKSTART = json.loads((experiments_folder() / "quickstart.json").read_text())["plugins"]
 STACKS: dict[str, dict[str, Any]] = {
-    "uniform": {},
-    "annealed": {"weight.repetition": {}, "weight.size": {"exponent": 1.0, "final": 0.0}},
+    "default": {},
+    "uniform": {"bandit.uniform": {}},
+    "annealed": {"weight.repetition": {}, "weight.size": {"exponent": 1.0}, "bandit.uniform": {}},
     "argmax": {"bandit.ucb1": {}, "sampler.argmax": {}},
     "dice": QUICKSTART | {"limit.floors": {"floors": {SOURCES[0]: 0.2, SOURCES[2]: 0.1}}},
     "exp3s": {"bandit.exp3s": {}, "reward.normalised": {}},
