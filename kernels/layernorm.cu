@@ -215,15 +215,15 @@ __device__ __forceinline__ void fetch_rows(Row* step, const storage* dy_nc, cons
   close_copies();
 }
 
-// Adds what the other groups of the block hold to what the first holds, group after group, and stores it. All rows have
-// been read by then, and make room.
+// Adds what the other groups of the block hold to what the first holds, group after group, and stores it. The room is
+// apart from the rows': groups that are done leave their shares while others still read rows.
 __device__ __forceinline__ void store_shares(float (&shares)[2][WIDE], float* partials, Four* room, const Group& group,
                                              int C) {
   constexpr int FOURS = WIDE / 4;
-  __syncthreads();
+  const int others = blockDim.x - group.threads;
 #pragma unroll
   for (int k = 0; k < 2 * FOURS; k++) {
-    if (group.index > 0) room[k * blockDim.x + threadIdx.x] = load<4>(&shares[k / FOURS][k % FOURS * 4]);
+    if (group.index > 0) room[k * others + threadIdx.x - group.threads] = load<4>(&shares[k / FOURS][k % FOURS * 4]);
   }
   __syncthreads();
   const int first = group.thread * WIDE;
@@ -231,8 +231,8 @@ __device__ __forceinline__ void store_shares(float (&shares)[2][WIDE], float* pa
 #pragma unroll
   for (int k = 0; k < 2 * FOURS; k++) {
     Four total = load<4>(&shares[k / FOURS][k % FOURS * 4]);
-    for (int other = 1; other < group.count; other++) {
-      const Four part = room[k * blockDim.x + other * group.threads + group.thread];
+    for (int other = 0; other < others; other += group.threads) {
+      const Four part = room[k * others + other + group.thread];
 #pragma unroll
       for (int i = 0; i < 4; i++) total.at[i] += part.at[i];
     }
@@ -341,7 +341,8 @@ __device__ __forceinline__ void norm_bwd_wide(const storage* dy_nc, const storag
     now = next;
     next = read;
   }
-  if (partials != nullptr) store_shares(shares, partials, reinterpret_cast<Four*>(room), group, C);
+  Row* const behind = room + stages * (int)blockDim.x * STEP_PACKS;
+  if (partials != nullptr) store_shares(shares, partials, reinterpret_cast<Four*>(behind), group, C);
 }
 
 __device__ __forceinline__ void norm_bwd_plain(const storage* dy_nc, const storage* x_nc, const float* mean_n,
@@ -377,7 +378,7 @@ __device__ __forceinline__ void norm_bwd_plain(const storage* dy_nc, const stora
 // dx = dskip + rstd (g - mean(g) - xhat mean(g xhat)) with g = dy gamma; `dskip` null: nothing skipped. `dx` may be `dy`
 // or `dskip`. Blocks take rows in turns, each leaves its share of dgamma and dbeta in partials [grid, 2, C] (null: not
 // wanted). A row takes `threads` of a block: ceil(C / WIDE) in whole warps. Dynamic shared memory: stages (1 or 2) x 3
-// NORM_ROWS x 16 bytes a thread. Any grid.
+// NORM_ROWS x 16 bytes a thread, and 8 WIDE bytes a thread behind the first row's. Any grid.
 extern "C" __global__ void __launch_bounds__(BACKWARD_BOUND)
 k_layernorm_bwd(const storage* dy_nc, const storage* x_nc, const float* mean_n, const float* rstd_n,
                 const float* gamma_c, const storage* dskip_nc, storage* dx_nc, float* partials, int64 N, int C,

@@ -227,7 +227,7 @@ class Elementwise:
         threads = max(1, _NORM_GROUPED // of_row) * of_row
         stages = max(1, min(_NORM_STAGES, _RING_SHARED // (threads * _RING_BYTES)))
         arguments = (dy, x, mean, rstd, gamma, dskip, dx, shares, N, C, of_row, stages)
-        shared_bytes = stages * threads * _RING_BYTES
+        shared_bytes = stages * threads * _RING_BYTES + (threads - of_row) * self.wide * 2 * 4
         self.launch("k_layernorm_bwd", self.norm_shares(N), threads, *arguments, shared_bytes=shared_bytes)
 
     def layernorm_bwd_final(self, shares: int, gradients: int, places: int, norms: int, N: int, C: int) -> None:
