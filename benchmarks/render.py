@@ -69,7 +69,8 @@ def starts(part: dict[str, Any]) -> list[str]:
 def whole_runs(part: dict[str, Any]) -> list[str]:
     """Return what `andrea run` keeps of the bare engine's speed, as lines of Markdown."""
     lines = [
-        "The same engine in `andrea run`: default plugins, real text, journal, samples, evaluation, checkpoints.",
+        "The same engine in `andrea run`: the default plugins of that commit, real text, journal, samples, evaluation, "
+        "checkpoints.",
         "",
         "| model | rows a step | tokens/s | of the bare engine's | between looks | waits for a choice "
         "| a look at the model | checkpoints |",
