@@ -165,7 +165,8 @@ def choose(
     for reader in readers:
         if reader not in names:
             names.append(reader)
-    if unused := [name for name in without if name not in names]:
+    # A default weight is left out where it would be, also of a run that goes on, whose own list names all that it has.
+    if unused := [name for name in without if name not in names and name not in DEFAULT_WEIGHTS]:
         raise AndreaError(f"--without {unused[0]}: it is not used", f"in use: {', '.join(names)}")
     return [Chosen(installed[name], dict(configured.get(name, {}))) for name in names if name not in without]
 

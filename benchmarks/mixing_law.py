@@ -38,7 +38,8 @@ class Law:
 
     def losses(self, shares: Floats) -> Floats:
         """Return the bits per byte of every source under shares, float64 (..., S)."""
-        return np.asarray(self.c - self.b * np.log(worth(shares * self.tokens, self.sizes)))
+        tokens = np.where(self.b > 0, worth(shares * self.tokens, self.sizes), 1.0)  # what gains nothing may get none
+        return np.asarray(self.c - self.b * np.log(tokens))
 
     def best(self, rounds: int = 500) -> Floats:
         """Return the shares with the lowest mean, float64 (S,)."""

@@ -76,6 +76,7 @@ def test_a_source_that_tokens_do_not_help_gets_none():
     useless = mixing_law.Law(C, np.array([0.05, 0.0, 0.2, 0.15]), SIZES, 1e7)
     best = useless.best()
     assert best[1] == 0
+    assert useless.losses(best)[1] == C[1]
     kept = np.array([True, False, True, True])
     without = mixing_law.Law(C[kept], useless.b[kept], SIZES[kept], 1e7)
     np.testing.assert_allclose(best[kept], without.best(), rtol=1e-9)

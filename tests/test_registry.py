@@ -160,6 +160,13 @@ class _RunOfOne:
     epochs = coverage = 0.0
 
 
+def test_a_default_weight_that_is_not_there_can_be_left_out():
+    """A run that goes on names all that it has, and what it left out; of others it is said that they are not used."""
+    assert "weight.size" not in names(["bandit.uniform"], without=["weight.size"])
+    with pytest.raises(AndreaError, match="not used"):
+        names(["bandit.uniform"], without=["weight.warmup"])
+
+
 @pytest.mark.parametrize(
     ("asked", "configured", "kept"),
     [
