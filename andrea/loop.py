@@ -292,7 +292,7 @@ class Loop:
         bounding, choosing, moving = (
             frozenset[str]().union(*map(self.hooks.who, hooks)) for hooks in (BOUNDING, CHOOSING, MOVING)
         )
-        late = self.config.batch.ahead  # so what moves is of no consequence
+        late = self.config.batch.ahead  # all are asked before they learn, and what they learn comes a step later
         self._bounds_move = bool(moving & bounding) and not late
         self._choices_move = bool(moving & choosing) and not late
 
@@ -427,7 +427,7 @@ class Loop:
         return self._choose_all(step, self.batches, *asked)
 
     def _still_holds(self, draft: Draft, step: int, run: Run) -> bool:
-        """Say whether the last step has moved neither weights nor limits; most learn something once in many steps."""
+        """Say whether the last step has moved neither weights nor limits."""
         _, weights, limits = draft.asked
         now = self._limits(step, run)
         return (

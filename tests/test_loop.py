@@ -941,6 +941,22 @@ def test_a_bound_that_fails_when_asked_early_fails_in_its_place(make_loop, ahead
         assert asked == [0, 1, 2, 3]
 
 
+def test_a_learner_that_fails_when_asked_early_is_asked_again_in_its_place(make_loop):
+    """Once the step has taught it what it lacked, its answer counts; nothing of the failure is seen."""
+    known = {"step": 0}
+
+    def weigh(step, run):
+        if step > known["step"]:
+            raise ZeroDivisionError
+        return [1.0, 1.0 + step, 1.0]
+
+    learner = answering(weigh_sources=weigh, on_step=lambda record, run: known.update(step=record.step + 1))
+    loop = make_loop([("weight.test", learner)], steps=4)
+    loop.engine = Beside(loop)
+    assert loop.run().step == 4
+    assert [line["pulls"][0]["weights"][1] for line in journal_of(loop)] == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_the_engine_is_given_a_batch_as_it_was_made(make_loop, monkeypatch):
     """Its ids are int32 already, one row behind the other, and those of a step's only pull are not copied."""
     loop, taken, given = make_loop(steps=2), [], []

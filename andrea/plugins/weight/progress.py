@@ -20,8 +20,9 @@ class Progress(LossCurves):
     A mix that was chosen with care is left alone as long as every source is learned about as well as the others: only
     what falls behind is drawn less. A tilt among sources that are all learned gains some of them what it costs others.
     g is read off the training losses of the source (see `andrea.loss_curves.gain`). A source is given its whole weight
-    until its curve has three points, and all are while the median is 0. At the floor it is still drawn now and then, so
-    one that can be learned after all is found.
+    until its curve has three points, and all are while the median is 0. Of few pulls that scatter little is known, and
+    a source may fall behind by chance; at the floor it is still drawn now and then, so that it comes back, as does one
+    that can be learned after all.
     """
 
     enough: float = option(0.75, help="share of the median progress from which on a source keeps its whole weight")
@@ -33,7 +34,15 @@ class Progress(LossCurves):
         super().__attrs_post_init__()
         for name, value in (("enough", self.enough), ("floor", self.floor)):
             if not 0 < value <= 1:
-                raise AndreaError(f"weight.progress.{name} is {value}", "above 0 and at most 1")
+                raise AndreaError(
+                    f"weight.progress.{name} is {value}", f"above 0 and at most 1: --set weight.progress.{name}=0.5"
+                )
+
+    @hookimpl
+    def on_start(self, run: Run) -> None:
+        """Begin without curves."""
+        self._weights = None
+        super().on_start(run=run)
 
     def fit(self, places: Sequence[float], losses: Sequence[float]) -> tuple[float, float]:
         """Return (g, 0) of a curve that has a new point; the weights are of before."""
@@ -48,7 +57,7 @@ class Progress(LossCurves):
 
     @hookimpl
     def weigh_sources(self) -> Floats:
-        """Return the factor of every source, float64 (S,), in [floor, 1]; worked out when a curve has a new point."""
+        """Return the factor of every source, float64 (S,), in [floor, 1]; worked out when something was learned."""
         if self._weights is None:
             self._weights = self._weigh()
         return self._weights.copy()

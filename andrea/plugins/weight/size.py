@@ -10,10 +10,10 @@ from andrea import AndreaError, Run, hookimpl, option, plugin
 
 @plugin
 class Size:
-    """Weigh by (tokens / tokens of the largest source)^exponent, so that a bandit acts on top of a tempered mix.
+    """Weigh by (tokens / tokens of the largest source)^exponent, an exponent that moves over the schedule.
 
     Of a large source the next tokens are new, of a small one they are read again; a bandit finds that out only after
-    it has spent tokens on it. The exponent moves to `final` in a straight line over the schedule: a mix that begins
+    it has spent tokens on it. The exponent moves to `final` in a straight line: a mix that begins
     with the large sources and ends even reads the small ones late, when the rate is low and little of what they teach
     is overwritten.
 
