@@ -309,17 +309,15 @@ __device__ __forceinline__ void norm_bwd_wide(const storage* dy_nc, const storag
   float gamma[WIDE], shares[2][WIDE] = {};  // of dgamma and dbeta
   load_affine(gamma, gamma_c, first, first < C, 1.0f);
   int64 place = begin * C + first;
-  mean_n += begin;
-  rstd_n += begin;
+  int64 row = begin;
   if (ahead > 0) fetch_rows(now, dy_nc, x_nc, dskip_nc, place, C, 0 < there[0], 0 < there[1]);
-  Statistics soon = read_statistics(mean_n, rstd_n, 0 < there[0], 0 < there[1]);
+  Statistics soon = read_statistics(mean_n + row, rstd_n + row, 0 < there[0], 0 < there[1]);
   for (int step = 0; step < steps; step++, place += turn * C) {
     fetch_rows(next, dy_nc, x_nc, dskip_nc, place + ahead * turn * C, C, step + ahead < there[0],
                step + ahead < there[1]);
-    mean_n += turn;
-    rstd_n += turn;
+    row += turn;
     const Statistics of = soon;
-    soon = read_statistics(mean_n, rstd_n, step + 1 < there[0], step + 1 < there[1]);
+    soon = read_statistics(mean_n + row, rstd_n + row, step + 1 < there[0], step + 1 < there[1]);
     wait_copies(ahead > 0 ? 1 : 0);
     float shift[NORM_ROWS], sums[2 * NORM_ROWS] = {};
 #pragma unroll
