@@ -46,9 +46,9 @@ class LossCurves:
     def fit(self, places: Sequence[float], losses: Sequence[float]) -> tuple[float, float]:
         """Return what to keep of a curve: pulls at its points, ascending, and the mean losses there.
 
-        Unless a subclass says otherwise, (g, 0): see `gain`.
+        Unless a subclass says otherwise, its `fall` over the last WINDOW points and the standard error of that.
         """
-        return gain(places[-WINDOW:], losses[-WINDOW:]), 0.0
+        return fall(places[-WINDOW:], losses[-WINDOW:])
 
     @hookimpl
     def on_start(self, run: Run) -> None:
@@ -88,34 +88,40 @@ class LossCurves:
         self.fitted[source] = self.fit(self.places[source], self.losses[source])
 
 
-def sure(slope: float, error: float, points: int, parameters: int, squares: float) -> float:
-    """Return slope x max(0, 1 - its variance / slope^2), for points that only scatter have some slope.
+def fall(places: Sequence[float], losses: Sequence[float]) -> tuple[float, float]:
+    """Return what the least squares line through points (log2 n, loss) falls by per doubling of n.
 
-    Parameters
-    ----------
-    slope
-        A coefficient of a least squares fit, at least 0.
-    error
-        The sum of the squares that the fit leaves.
-    points, parameters
-        How many numbers were fitted, and by how many; not above 0 between them, nothing is known of the variance.
-    squares
-        The sum of squares of what the coefficient multiplies.
+    Returns
+    -------
+    tuple of float
+        The fall, negative where losses rise, and its standard error, 0 of two points: a line goes through them exactly.
     """
-    free = points - parameters
-    if slope <= 0 or free <= 0:
-        return max(slope, 0.0)
-    return slope * max(0.0, 1 - error / free / squares / slope**2)
-
-
-def gain(places: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the fall of the least squares line through points (ln n, loss) per doubling of n, by how sure it is."""
     if len(places) < 2:
-        return 0.0
+        return 0.0, 0.0
     logs = np.log2(np.array(places))
     logs -= logs.mean()
     heights = np.array(losses) - np.mean(losses)
     squares = float(logs @ logs)
-    fall = max(-float(logs @ heights) / squares, 0.0)
-    error = float(np.sum((heights + fall * logs) ** 2))
-    return sure(fall, error, len(places), 2, squares)
+    slope = -float(logs @ heights) / squares
+    return slope, standard_error(heights + slope * logs, 2, squares)
+
+
+def standard_error(rests: Floats, parameters: int, squares: float) -> float:
+    """Return that of a coefficient of a least squares fit, 0 where points and parameters are equally many.
+
+    Parameters
+    ----------
+    rests
+        What the fit leaves of each point, float64 (points,).
+    parameters
+        How many numbers were fitted.
+    squares
+        The sum of squares of what the coefficient multiplies.
+    """
+    free = len(rests) - parameters
+    return math.sqrt(float(rests @ rests) / free / squares) if free > 0 else 0.0
+
+
+def sure(slope: float, error: float) -> float:
+    """Return slope x max(0, 1 - error^2 / slope^2), 0 of one below 0: points that only scatter have some slope."""
+    return slope * max(0.0, 1 - (error / slope) ** 2) if slope > 0 else 0.0

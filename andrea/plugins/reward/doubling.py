@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from andrea import Pull, hookimpl, plugin
-from andrea.loss_curves import LossCurves
+from andrea.loss_curves import LossCurves, sure
 
 
 @plugin
@@ -16,11 +16,12 @@ class Doubling(LossCurves):
     `reward.slope`, asks for a balance that no share is proportional to.
 
     g is the slope of a straight line through the last points of the curve over log2 n, by how sure it is (see
-    `andrea.loss_curves.gain`): noise has none, what is known by now has none any more, and what has begun to be learned
+    `andrea.loss_curves`): noise has none, what is known by now has none any more, and what has begun to be learned
     after long has one within a few points.
     """
 
     @hookimpl
     def reward(self, pull: Pull) -> dict[str, float]:
         """Return the one term ``doubling``, >= 0, in nats per (average) token."""
-        return {"doubling": float(self.fitted[pull.source, 0] * self.densities[pull.source])}
+        fall, error = self.fitted[pull.source].tolist()
+        return {"doubling": sure(fall, error) * float(self.densities[pull.source])}

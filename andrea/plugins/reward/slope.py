@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from andrea import Pull, hookimpl, option, plugin
-from andrea.loss_curves import Floats, LossCurves, sure
+from andrea.loss_curves import Floats, LossCurves, standard_error, sure
 
 EXPONENTS = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
 FEWEST = 6  # points from which on three parameters are fitted
@@ -57,7 +57,7 @@ def fit(places: Floats, losses: Floats) -> tuple[float, float]:
 
     Every point counts the same: the later ones are means over more pulls, and they lie where the curve is flat.
     """
-    best = (math.inf, 0.0, float(EXPONENTS[0]), 1.0)
+    best = (math.inf, 0.0, float(EXPONENTS[0]))
     for exponent in EXPONENTS.tolist():
         powers = places**-exponent
         base = powers - powers.mean()
@@ -66,7 +66,7 @@ def fit(places: Floats, losses: Floats) -> tuple[float, float]:
         if irreducible < 0:  # the best has E = 0
             base, irreducible = powers, 0.0
             factor = float(base @ losses) / float(base @ base)
-        error = float(np.sum((irreducible + factor * powers - losses) ** 2))
-        best = min(best, (error, factor, exponent, float(base @ base)))
-    error, factor, exponent, squares = best
-    return sure(factor, error, len(places), 2, squares), exponent
+        rests = irreducible + factor * powers - losses
+        error = standard_error(rests, 2, float(base @ base))
+        best = min(best, (float(rests @ rests), sure(factor, error), exponent))
+    return best[1:]

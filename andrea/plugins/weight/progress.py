@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -10,23 +11,26 @@ import numpy as np
 from andrea import AndreaError, Evaluation, Run, hookimpl, option, plugin
 from andrea.loss_curves import Floats, LossCurves
 
-FEWEST = 3  # points from which on a line through them can be wrong, and so be trusted
+FEWEST = 5  # points: of fewer, what a line leaves says little of how wrong it may be
 
 
 @plugin
 class Progress(LossCurves):
-    """Weigh by min(1, (g / enough x median g)^2), at least `floor`; g is the fall of the loss per doubling of pulls.
+    """Weigh by min(1, ((g + doubt x s) / (enough x median g))^2), at least `floor`.
+
+    g is the fall of a source's training loss per doubling of its pulls, s its standard error: see `andrea.loss_curves`.
 
     A mix that was chosen with care is left alone as long as every source is learned about as well as the others: only
     what falls behind is drawn less. A tilt among sources that are all learned gains some of them what it costs others.
-    g is read off the training losses of the source (see `andrea.loss_curves.gain`). A source is given its whole weight
-    until its curve has three points, and all are while the median is 0. Of few pulls that scatter little is known, and
-    a source may fall behind by chance; at the floor it is still drawn now and then, so that it comes back, as does one
-    that can be learned after all.
+    Of few pulls that scatter little is known. A source has the benefit of the doubt, or many that are learned well
+    would fall to the floor by chance, where hardly a pull helps them up. It has its whole weight until its curve has
+    five points, and all have while the median is 0. At the floor a source is still drawn now and then, so that one that
+    can be learned after all comes back.
     """
 
     enough: float = option(0.75, help="share of the median progress from which on a source keeps its whole weight")
     floor: float = option(0.1, help="what a source without progress keeps, above 0")
+    doubt: float = option(0.5, help="standard errors of its progress that count in a source's favour")
     _weights: Floats | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -37,6 +41,8 @@ class Progress(LossCurves):
                 raise AndreaError(
                     f"weight.progress.{name} is {value}", f"above 0 and at most 1: --set weight.progress.{name}=0.5"
                 )
+        if not 0 <= self.doubt < math.inf:
+            raise AndreaError(f"weight.progress.doubt is {self.doubt}", "0 or more: --set weight.progress.doubt=0.5")
 
     @hookimpl
     def on_start(self, run: Run) -> None:
@@ -45,7 +51,7 @@ class Progress(LossCurves):
         super().on_start(run=run)
 
     def fit(self, places: Sequence[float], losses: Sequence[float]) -> tuple[float, float]:
-        """Return (g, 0) of a curve that has a new point; the weights are of before."""
+        """Return (g, s) of a curve that has a new point; the weights are of before."""
         self._weights = None
         return super().fit(places, losses)
 
@@ -65,8 +71,9 @@ class Progress(LossCurves):
     def _weigh(self) -> Floats:
         known = np.array([len(places) >= FEWEST for places in self.places])
         weights = np.ones(len(known))
-        gains = self.fitted[:, 0] * self.densities
-        typical = float(np.median(gains[known])) if known.any() else 0.0
+        falls, errors = (self.fitted * self.densities[:, None]).T
+        typical = float(np.median(np.maximum(falls[known], 0.0))) if known.any() else 0.0
         if typical > 0:
-            weights[known] = np.clip((gains[known] / (self.enough * typical)) ** 2, self.floor, 1.0)
+            progress = np.maximum(falls + self.doubt * errors, 0.0) / (self.enough * typical)
+            weights[known] = np.clip(progress[known] ** 2, self.floor, 1.0)
         return weights

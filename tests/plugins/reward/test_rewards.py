@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from andrea import AndreaError, Evaluation
-from andrea.loss_curves import WINDOW, gain
+from andrea.loss_curves import WINDOW, fall, sure
 from andrea.plugins.reward.doubling import Doubling
 from andrea.plugins.reward.normalised import Normalised
 from andrea.plugins.reward.probe import Probe
@@ -285,25 +285,32 @@ def test_resume_at_every_step_equals_the_uncut_run(make_reward, play, assert_res
 # -- doubling ----------------------------------------------------------------------------------------------------------
 
 
-def test_gain_is_what_a_doubling_lowers_the_loss_by():
-    """On a loss of 5 - 0.25 log2 n it is 0.25 wherever the points lie; a rising loss and one point have none."""
+def test_fall_is_what_a_doubling_lowers_the_loss_by():
+    """On a loss of 5 - 0.25 log2 n it is 0.25 wherever the points lie; of one point nothing is known."""
     places = np.array([3.0, 4, 9, 10, 17])
-    assert gain(places, 5 - 0.25 * np.log2(places)) == pytest.approx(0.25, rel=1e-12)
-    assert gain(places, np.log2(places)) == 0.0
-    assert gain([7.0], [3.0]) == 0.0
-    assert gain([1.0, 2.0], [3.0, 2.5]) == pytest.approx(0.5)  # through two points a line goes exactly
+    assert fall(places, 5 - 0.25 * np.log2(places)) == pytest.approx((0.25, 0.0), rel=1e-12, abs=1e-12)
+    assert fall(places, np.log2(places)) == pytest.approx((-1.0, 0.0), rel=1e-12, abs=1e-12)
+    assert fall([7.0], [3.0]) == (0.0, 0.0)
+    assert fall([1.0, 2.0], [3.0, 2.5]) == (0.5, 0.0)  # through two points a line goes exactly
 
 
-def test_a_gain_counts_by_how_sure_it_is():
-    """What only scatters has none in most windows; of a clear one its variance over it is taken away."""
+def test_the_standard_error_of_a_fall_is_that_of_least_squares():
+    """Eight points and two parameters leave six degrees of freedom."""
+    logs = np.log2(100 * 1.15 ** np.arange(WINDOW))
+    losses = 5 - 0.25 * logs + 0.01 * np.random.default_rng(1).standard_normal(WINDOW)
+    (slope, _), rest, *_ = np.polyfit(logs, losses, 1, full=True)
+    expected = math.sqrt(rest[0] / (WINDOW - 2) / np.sum((logs - logs.mean()) ** 2))
+    assert fall(2**logs, losses) == pytest.approx((-slope, expected), rel=1e-9)
+
+
+def test_a_fall_counts_by_how_sure_it_is():
+    """What only scatters has none in most windows; a rise has none; of a clear one its variance over it is gone."""
     places = 100 * 1.15 ** np.arange(WINDOW)
-    noise = [gain(places, np.random.default_rng(seed).normal(5.0, 0.3, WINDOW)) for seed in range(200)]
+    noise = [sure(*fall(places, np.random.default_rng(seed).normal(5.0, 0.3, WINDOW))) for seed in range(200)]
     # The slope of noise is at most its own deviation above 0 in 84% of the windows (less few: Student's t of 6).
     assert 0.7 < noise.count(0.0) / 200 < 0.95
-    losses = 5 - 0.25 * np.log2(places) + 0.01 * np.random.default_rng(1).standard_normal(WINDOW)
-    (plain, _), rest, *_ = np.polyfit(np.log2(places), losses, 1, full=True)
-    squares = float(np.sum((np.log2(places) - np.log2(places).mean()) ** 2))
-    assert gain(places, losses) == pytest.approx(-plain * (1 - rest[0] / (WINDOW - 2) / squares / plain**2), rel=1e-9)
+    assert sure(-1.0, 0.1) == sure(0.0, 0.0) == 0.0
+    assert sure(0.5, 0.1) == 0.5 * (1 - 0.1**2 / 0.5**2)
 
 
 def test_doubling_rewards_what_falls_now(make_reward, play):
