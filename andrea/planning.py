@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -102,15 +102,15 @@ def plan(request: Request, say: Say) -> Plan:
     value, where = _experiment(request, folder, snapshot)
     before = None if request.mode is Mode.NEW else to_json(from_json(value, where))
     names = list(available()) if request.settings else []
-    for setting in request.settings:
-        key, new = parse_setting(setting)
-        override(value, key, new, names)
+    settings = [parse_setting(setting) for setting in request.settings]
+    owners = {key: override(value, key, new, names) for key, new in settings}
     if request.seed is not None:
         value["seed"] = request.seed
     if request.mode is Mode.NEW:
         absolute_paths(value, path_options)  # a resume may be started in another folder
     config = from_json(value, where)
     chosen = _choose(request, config, device)
+    _refuse_idle(owners, [one.name for one in chosen])
     config = attrs.evolve(
         config,
         plugins={one.name: dict(one.options) for one in chosen},
@@ -228,6 +228,16 @@ def _choose(request: Request, config: RunConfig, device: Device) -> list[Chosen]
         if kind not in kinds:
             raise missing_kind(kind)
     return chosen
+
+
+def _refuse_idle(owners: Mapping[str, str | None], used: Sequence[str]) -> None:
+    """Refuse a setting of a plugin that the run leaves out, or that another of its kind took the place of."""
+    for key, owner in owners.items():
+        if owner is not None and owner not in used:
+            raise AndreaError(
+                f"--set {key}: {owner} is not used in this run",
+                f"leave the setting out, or use it: --plugin {owner}; in use: {', '.join(used)}",
+            )
 
 
 def _refuse_changes(mode: Mode, before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ def parse_setting(setting: str, option: str = "--set", example: str = "schedule.
         raise AndreaError(f"{option} {key}: {error.message}", error.hint) from None
 
 
-def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[str]) -> None:
-    """Set one key of an experiment's JSON object in place.
+def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[str]) -> str | None:
+    """Set one key of an experiment's JSON object in place; return the plugin whose option it is, None of a section's.
 
     The longest prefix of `key` that is a plugin's name addresses that plugin's option; else the dots are sections.
     """
@@ -43,6 +43,7 @@ def override(value: dict[str, Any], key: str, new: Any, plugin_names: Sequence[s
             kind = "a list" if isinstance(inner, list) else f"{json.dumps(inner)[:40]}"
             raise AndreaError(f"--set {key}: {place!r} is {kind} and has no keys of its own", hint)
     inner[path[-1]] = new
+    return path[1] if path[0] == "plugins" and len(path) > 1 else None
 
 
 def _address(key: str, plugin_names: Sequence[str]) -> list[str]:

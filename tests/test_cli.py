@@ -273,6 +273,25 @@ def test_a_resume_under_other_settings_is_refused(andrea, trained, arguments, sa
     assert contents(trained) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "setting", "said"),
+    [
+        (["--plugin", "bandit.uniform"], "bandit.ucb1.exploration=2", "bandit.ucb1"),
+        (["--without", "weight.size"], "weight.size.exponent=2", "weight.size"),
+        (["--without", "log.console"], "log.console.every=2", "log.console"),
+    ],
+)
+def test_a_setting_of_a_plugin_that_is_not_used_is_refused(
+    andrea, experiment, current_folder, arguments, setting, said
+):
+    """It would do nothing: what was left out, or gave way to another of its kind, is named and nothing is written."""
+    before = contents(current_folder)
+    ended = andrea("run", experiment, *arguments, "--set", setting, *CPU)
+    refused(ended, f"--set {setting.partition('=')[0]}: {said} is not used in this run", f"--plugin {said}")
+
+    assert contents(current_folder) == before
+
+
 def test_a_resume_takes_no_experiment(andrea, trained, experiment):
     """A run that goes on has its own configuration."""
     refused(andrea("run", experiment, "--resume", "--out", trained), "EXPERIMENT tiny.json has no place")
