@@ -2,15 +2,16 @@
 
     python benchmarks/grow.py EXPERIMENT --out FOLDER [--data FOLDER] [--device cuda] [--set KEY=VALUE ...] [--cut]
 
-FOLDER/whole is the run. With --cut FOLDER/cut is the same run again, ended by SIGTERM in its middle and resumed; the
-numbers of both must then be the same bytes. FOLDER/figures.json has losses (SMMA), held-out bits per byte, samples and
-the time that it took.
+FOLDER/whole is the run. With --cut its files are copied to FOLDER/cut when it is half way, as a loss of power would
+leave them there; then the copy is resumed, and the numbers of both must be the same bytes. FOLDER/figures.json has
+losses (SMMA), held-out bits per byte, samples and the time that it took.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,32 +26,44 @@ from andrea.columns import smooth
 POINTS = 20  # of the loss curve that are kept
 
 
-def train(folder: Path, arguments: Sequence[str]) -> float:
-    """Train until the end; return the seconds that it took, start and preparation included."""
-    begin = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "andrea", "run", *arguments, "--out", str(folder)], check=True)
-    return time.perf_counter() - begin
+def train(folder: Path, arguments: Sequence[str], cut: Path | None) -> tuple[float, int]:
+    """Train until the end, and copy what is on disk in the middle to `cut`.
 
-
-def train_with_a_cut(folder: Path, arguments: Sequence[str], steps: int) -> int:
-    """Train, end it by SIGTERM in the middle, resume; return the step at which it was cut.
-
-    Raises
-    ------
-    RuntimeError
-        When it ended otherwise than by the signal.
+    Returns
+    -------
+    tuple
+        Seconds that it took, start and preparation included, and the last step that the copy knows, 0 without one.
     """
+    begin = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "andrea", "run", *arguments, "--out", str(folder)])
-    while process.poll() is None and done(folder) < steps // 2:
+    pause, last = 0.0, 0
+    while cut is not None and process.poll() is None and not half_way(folder):
         time.sleep(0.2)
-    process.send_signal(signal.SIGTERM)
-    if process.wait() != 143:
-        raise RuntimeError(f"a run that was asked to stop ended with {process.returncode}")
-    cut = done(folder)
+    if cut is not None and process.poll() is None:
+        process.send_signal(signal.SIGSTOP)  # so that the files are of one moment
+        pause = time.perf_counter()
+        shutil.copytree(folder, cut)
+        pause = time.perf_counter() - pause
+        process.send_signal(signal.SIGCONT)
+        last = done(cut)
+    if code := process.wait():
+        raise subprocess.CalledProcessError(code, process.args)
+    return time.perf_counter() - begin - pause, last
+
+
+def half_way(folder: Path) -> bool:
+    """Return whether a run has come to the middle of its schedule, and has a checkpoint."""
+    if not any(folder.glob("checkpoints/step_*.json")):
+        return False
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return done(folder) >= config["schedule"]["steps"] // 2
+
+
+def resume(folder: Path, arguments: Sequence[str]) -> None:
+    """Train on from the newest checkpoint until the end."""
     device = arguments[arguments.index("--device") : arguments.index("--device") + 2]
     command = [sys.executable, "-m", "andrea", "run", "--resume", "--out", str(folder), *device]
     subprocess.run(command, check=True)
-    return cut
 
 
 def done(folder: Path) -> int:
@@ -103,10 +116,11 @@ def main() -> int:
     for one in asked.set:
         arguments += ["--set", one]
     whole, cut = asked.out / "whole", asked.out / "cut"
-    seconds = train(whole, arguments)
+    seconds, last = train(whole, arguments, cut if asked.cut else None)
     found = {"seconds": round(seconds, 1), **figures(whole)}
     if asked.cut:
-        found["cut_at"] = train_with_a_cut(cut, arguments, found["steps"])
+        resume(cut, arguments)
+        found["cut_at"] = last
         found["cut_differs_in"] = differences(whole, cut, found["steps"])
     lines = (f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in found.items())
     (asked.out / "figures.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
