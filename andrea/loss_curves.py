@@ -107,7 +107,7 @@ def fall(places: Sequence[float], losses: Sequence[float]) -> tuple[float, float
 
 
 def standard_error(rests: Floats, parameters: int, squares: float) -> float:
-    """Return that of a coefficient of a least squares fit, 0 where points and parameters are equally many.
+    """Return that of a coefficient of a least squares fit, 0 unless there are more points than parameters.
 
     Parameters
     ----------
@@ -124,4 +124,4 @@ def standard_error(rests: Floats, parameters: int, squares: float) -> float:
 
 def sure(slope: float, error: float) -> float:
     """Return slope x max(0, 1 - error^2 / slope^2), 0 of one below 0: points that only scatter have some slope."""
-    return slope * max(0.0, 1 - (error / slope) ** 2) if slope > 0 else 0.0
+    return max(0.0, slope - error * error / slope) if slope > 0 else 0.0

@@ -272,7 +272,7 @@ def test_slope_ignores_what_is_not_finite_and_what_was_skipped(make_reward, play
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Normalised, Slope])
+@pytest.mark.parametrize("kind", [Normalised, Slope, Doubling])
 def test_resume_at_every_step_equals_the_uncut_run(make_reward, play, assert_resumes, kind):
     """Rewards after a restored state are those of the run that was never cut, bit for bit."""
 
@@ -310,7 +310,8 @@ def test_a_fall_counts_by_how_sure_it_is():
     # The slope of noise is at most its own deviation above 0 in 84% of the windows (less few: Student's t of 6).
     assert 0.7 < noise.count(0.0) / 200 < 0.95
     assert sure(-1.0, 0.1) == sure(0.0, 0.0) == 0.0
-    assert sure(0.5, 0.1) == 0.5 * (1 - 0.1**2 / 0.5**2)
+    assert sure(0.5, 0.1) == pytest.approx(0.5 * (1 - 0.1**2 / 0.5**2), rel=1e-14)
+    assert sure(1e-300, 1.0) == 0.0
 
 
 def test_doubling_rewards_what_falls_now(make_reward, play):
