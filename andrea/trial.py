@@ -335,7 +335,8 @@ def _changed(base: Mapping[str, Any], arm: Arm) -> dict[str, Any]:
     left_out = [name for name in arm.without if name in DEFAULTS]
     value["without"] = list(dict.fromkeys([*value.get("without", []), *left_out]))
     for key, new in arm.set.items():
-        override(value, key, copy.deepcopy(new), list(available()))
+        if (owner := override(value, key, copy.deepcopy(new), list(available()))) in arm.without:
+            raise AndreaError(f"set names {key}, but without leaves {owner} out", "leave one of the two out")
     return value
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -26,29 +27,30 @@ from andrea.columns import smooth
 POINTS = 20  # of the loss curve that are kept
 
 
-def train(folder: Path, arguments: Sequence[str], cut: Path | None) -> tuple[float, int]:
-    """Train until the end, and copy what is on disk in the middle to `cut`.
-
-    Returns
-    -------
-    tuple
-        Seconds that it took, start and preparation included, and the last step that the copy knows, 0 without one.
-    """
+def train(folder: Path, arguments: Sequence[str], cut: Path | None) -> float:
+    """Train until the end, and copy what is on disk in the middle to `cut`; return the seconds without the copy."""
     begin = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "andrea", "run", *arguments, "--out", str(folder)])
-    pause, last = 0.0, 0
+    pause = 0.0
     while cut is not None and process.poll() is None and not half_way(folder):
         time.sleep(0.2)
     if cut is not None and process.poll() is None:
-        process.send_signal(signal.SIGSTOP)  # so that the files are of one moment
         pause = time.perf_counter()
-        shutil.copytree(folder, cut)
+        copy_at_rest(process, folder, cut)
         pause = time.perf_counter() - pause
-        process.send_signal(signal.SIGCONT)
-        last = done(cut)
     if code := process.wait():
         raise subprocess.CalledProcessError(code, process.args)
-    return time.perf_counter() - begin - pause, last
+    return time.perf_counter() - begin - pause
+
+
+def copy_at_rest(process: subprocess.Popen[bytes], folder: Path, cut: Path) -> None:
+    """Copy the files of a process that is stopped meanwhile, so that they are of one moment."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        shutil.copytree(folder, cut)
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def half_way(folder: Path) -> bool:
@@ -59,11 +61,21 @@ def half_way(folder: Path) -> bool:
     return done(folder) >= config["schedule"]["steps"] // 2
 
 
-def resume(folder: Path, arguments: Sequence[str]) -> None:
-    """Train on from the newest checkpoint until the end."""
+def resume(folder: Path, arguments: Sequence[str], steps: int) -> int:
+    """Train on from the newest checkpoint until the end; return the step of that.
+
+    Raises
+    ------
+    RuntimeError
+        When there is nothing to train, which would prove nothing.
+    """
+    newest = max((int(path.stem[5:]) for path in folder.glob("checkpoints/step_*.json")), default=0)
+    if not 0 < newest < steps:
+        raise RuntimeError(f"nothing was cut: no checkpoint between the first step and {steps}; set checkpoints.every")
     device = arguments[arguments.index("--device") : arguments.index("--device") + 2]
     command = [sys.executable, "-m", "andrea", "run", "--resume", "--out", str(folder), *device]
     subprocess.run(command, check=True)
+    return newest
 
 
 def done(folder: Path) -> int:
@@ -102,6 +114,12 @@ def figures(folder: Path) -> dict[str, Any]:
     }
 
 
+def write(path: Path, found: dict[str, Any]) -> None:
+    """Write figures, a line each."""
+    lines = (f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in found.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
 def main() -> int:
     """Train, compare, write; the exit code is 1 when the run that was cut has other numbers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -116,14 +134,14 @@ def main() -> int:
     for one in asked.set:
         arguments += ["--set", one]
     whole, cut = asked.out / "whole", asked.out / "cut"
-    seconds, last = train(whole, arguments, cut if asked.cut else None)
+    seconds = train(whole, arguments, cut if asked.cut else None)
     found = {"seconds": round(seconds, 1), **figures(whole)}
+    write(asked.out / "figures.json", found)
     if asked.cut:
-        resume(cut, arguments)
-        found["cut_at"] = last
+        found["cut_at"] = done(cut)
+        found["resumed_from"] = resume(cut, arguments, found["steps"])
         found["cut_differs_in"] = differences(whole, cut, found["steps"])
-    lines = (f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in found.items())
-    (asked.out / "figures.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        write(asked.out / "figures.json", found)
     print(json.dumps({key: found[key] for key in found if key not in ("curve", "samples", "bits_per_byte")}))
     return 1 if found.get("cut_differs_in") else 0
 

@@ -170,12 +170,14 @@ def test_a_grown_model_and_the_same_one_cut_in_its_middle(tiny, tmp_path, monkey
     found = json.loads((out / "figures.json").read_text())
     assert found["steps"] == steps
     assert found["curve"][-1][0] == steps
-    assert 0 < found["cut_at"] < steps
+    assert 0 < found["resumed_from"] <= found["cut_at"] < steps
     assert [step for step, _ in found["samples"]] == [30, 60]
     assert len(found["bits_per_byte"]) == 2 * len(tiny["sources"])
     weights = out / "cut" / "checkpoints" / f"step_{steps:06d}.bin"
     weights.write_bytes(b"x" + weights.read_bytes()[1:])
     assert grow.differences(out / "whole", out / "cut", steps) == [f"checkpoints/{weights.name}"]
+    with pytest.raises(RuntimeError, match="nothing was cut"):
+        grow.resume(out / "cut", ["--device", "cpu"], steps)
 
 
 @pytest.fixture

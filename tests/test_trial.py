@@ -153,6 +153,10 @@ def test_a_part_of_a_trial_has_what_it_waits_for(read_jobs):
         ({"arms": {"uniform": {"set": {"engine.graph": "no"}}}}, "engine.graph is 'no'"),
         ({"arms": {"uniform": {"set": {"batch.size": 1}}}}, "unknown key 'size'"),
         ({"arms": {"uniform": {"without": ["stop.coherence"]}}}, "which is not used"),
+        (
+            {"arms": {"uniform": {"without": ["weight.size"], "set": {"weight.size.exponent": 2}}}},
+            "set names weight.size.exponent, but without leaves weight.size out",
+        ),
         ({"arms": {"uniform": {"set": {"evaluation.eval_every": 7}}}}, "let eval_every divide the steps"),
         ({"arms": {"uniform": {"plugins": {"bandit.replay": {"path": "{run:ucb}"}}}}}, "which is no arm"),
         ({"arms": {"uniform": {"plugins": {"bandit.replay": {"path": "{run:uniform}"}}}}}, "wait for each other"),

@@ -9,16 +9,17 @@ import attrs
 import numpy as np
 
 from andrea import AndreaError, Evaluation, Run, hookimpl, option, plugin
-from andrea.loss_curves import Floats, LossCurves
+from andrea.loss_curves import Floats, LossCurves, sure
 
 FEWEST = 5  # points: of fewer, what a line leaves says little of how wrong it may be
 
 
 @plugin
 class Progress(LossCurves):
-    """Weigh by min(1, ((g + doubt x s) / (enough x median g))^2), at least `floor`.
+    """Weigh by min(1, ((g + doubt x s) / (enough x median))^2), at least `floor`.
 
     g is the fall of a source's training loss per doubling of its pulls, s its standard error: see `andrea.loss_curves`.
+    The median is of what is sure of g: where all only scatter it is 0 or next to it, and each has its whole weight.
 
     A mix that was chosen with care is left alone as long as every source is learned about as well as the others: only
     what falls behind is drawn less. A tilt among sources that are all learned gains some of them what it costs others.
@@ -72,7 +73,8 @@ class Progress(LossCurves):
         known = np.array([len(places) >= FEWEST for places in self.places])
         weights = np.ones(len(known))
         falls, errors = (self.fitted * self.densities[:, None]).T
-        typical = float(np.median(np.maximum(falls[known], 0.0))) if known.any() else 0.0
+        certain = [sure(*line) for line in zip(falls[known].tolist(), errors[known].tolist(), strict=True)]
+        typical = float(np.median(certain)) if certain else 0.0
         if typical > 0:
             progress = np.maximum(falls + self.doubt * errors, 0.0) / (self.enough * typical)
             weights[known] = np.clip(progress[known] ** 2, self.floor, 1.0)
