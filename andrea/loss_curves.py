@@ -103,23 +103,22 @@ def fall(places: Sequence[float], losses: Sequence[float]) -> tuple[float, float
     heights = np.array(losses) - np.mean(losses)
     squares = float(logs @ logs)
     slope = -float(logs @ heights) / squares
-    return slope, standard_error(heights + slope * logs, 2, squares)
+    return slope, standard_error(float(np.sum((heights + slope * logs) ** 2)), len(places), squares)
 
 
-def standard_error(rests: Floats, parameters: int, squares: float) -> float:
-    """Return that of a coefficient of a least squares fit, 0 unless there are more points than parameters.
+def standard_error(left: float, points: int, squares: float) -> float:
+    """Return that of a coefficient of a least squares fit of two, 0 of two points: they leave nothing to judge by.
 
     Parameters
     ----------
-    rests
-        What the fit leaves of each point, float64 (points,).
-    parameters
-        How many numbers were fitted.
+    left
+        The sum of the squares that the fit leaves.
+    points
+        How many were fitted.
     squares
         The sum of squares of what the coefficient multiplies.
     """
-    free = len(rests) - parameters
-    return math.sqrt(float(rests @ rests) / free / squares) if free > 0 else 0.0
+    return math.sqrt(left / (points - 2) / squares) if points > 2 else 0.0
 
 
 def sure(slope: float, error: float) -> float:

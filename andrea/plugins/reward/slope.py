@@ -57,7 +57,7 @@ def fit(places: Floats, losses: Floats) -> tuple[float, float]:
 
     Every point counts the same: the later ones are means over more pulls, and they lie where the curve is flat.
     """
-    best = (math.inf, 0.0, float(EXPONENTS[0]))
+    best = (math.inf, 0.0, float(EXPONENTS[0]), 1.0)
     for exponent in EXPONENTS.tolist():
         powers = places**-exponent
         base = powers - powers.mean()
@@ -66,7 +66,7 @@ def fit(places: Floats, losses: Floats) -> tuple[float, float]:
         if irreducible < 0:  # the best has E = 0
             base, irreducible = powers, 0.0
             factor = float(base @ losses) / float(base @ base)
-        rests = irreducible + factor * powers - losses
-        error = standard_error(rests, 2, float(base @ base))
-        best = min(best, (float(rests @ rests), sure(factor, error), exponent))
-    return best[1:]
+        left = float(np.sum((irreducible + factor * powers - losses) ** 2))
+        best = min(best, (left, factor, exponent, float(base @ base)))
+    left, factor, exponent, squares = best
+    return sure(factor, standard_error(left, len(places), squares)), exponent
